@@ -1,0 +1,35 @@
+/* test.h: the whole test runner. A test is a sentence:
+ *
+ *     TEST(a_full_arena_refuses) { ... CHECK(x); ... }
+ *
+ * Each folder's *_test.c are linked with that folder and those below it, and with nothing above.
+ * TEST registers itself; base/test.c holds main: runs all, or those whose name holds argv[1];
+ * prints `folder: N passed, N failed, N skipped`. */
+#ifndef IG_TEST_H
+#define IG_TEST_H
+#include "base/base.h"
+
+typedef struct ig_test {
+    const char *name, *file;
+    void (*run)(void);
+    struct ig_test *next;
+} ig_test;
+
+void ig_test_add(ig_test *t);
+void ig_test_fail(const char *file, int line, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+void ig_test_skip(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* "skipped, because ..." */
+bool ig_test_failed(void); /* has the running test failed yet */
+
+#define TEST(id)                                                                       \
+    static void test_##id(void);                                                       \
+    static ig_test node_##id = {#id, __FILE__, test_##id, NULL};                       \
+    __attribute__((constructor)) static void reg_##id(void) { ig_test_add(&node_##id); } \
+    static void test_##id(void)
+
+/* Goes on after a failure, so that one run tells all; wrap in `if (!CHECK(x)) return;` where going on is
+ * pointless. */
+#define CHECK(x) ((x) ? true : (ig_test_fail(__FILE__, __LINE__, "%s", #x), false))
+#define CHECK_MSG(x, ...) ((x) ? true : (ig_test_fail(__FILE__, __LINE__, __VA_ARGS__), false))
+#define SKIP(...) do { ig_test_skip(__VA_ARGS__); return; } while (0)
+
+#endif

@@ -1,0 +1,126 @@
+/* engine: many requests to batches to tokens. It knows tokens, never text.
+ *
+ * Owns:    the engine thread, the KV pool and its prefix tree, the scheduler, the step memory, a table of
+ *          request slots.
+ * Takes:   token ids and sampling parameters (ig_gen_params, copied at submit).
+ * Gives:   tokens, appended to the request as they are made; a finish reason; counts and times.
+ * Threads: submit, cancel, the readers of a request and stats may be called from any thread. The model is
+ *          touched by the engine thread only. The engine thread never waits for a consumer: a request's
+ *          output has room for all its tokens from the start.
+ * Memory:  everything is taken at start from the plan; a request takes its slot's arrays at submit (on
+ *          the submitting thread). After start the engine thread does not call malloc.
+ * Fails:   start: IG_ELIMIT with the numbers when the plan does not fit. Submit: IG_EINVAL (parameter),
+ *          IG_ELIMIT (queue full, context). A row whose logits are not finite fails alone.
+ * Not here: tokenizing, stop strings, JSON (serve/, text/).
+ *
+ * Exact:   a request's tokens depend on its prompt, parameters and seed only: not on who else runs, how
+ *          its prompt was cut, what was cached, or how many threads there are. */
+#ifndef IG_ENGINE_H
+#define IG_ENGINE_H
+
+#include "model/model.h"
+
+typedef struct ig_sampling {
+    float temperature; /* 0: argmax, lowest id wins a tie */
+    float top_p;       /* 0 or 1: off */
+    float min_p;       /* 0: off */
+    int top_k;         /* 0: off */
+    uint64_t seed;
+} ig_sampling;
+
+typedef enum ig_finish {
+    IG_FINISH_NONE = 0,  /* still going */
+    IG_FINISH_STOP,      /* an end token */
+    IG_FINISH_LENGTH,    /* max_tokens, or the context is full */
+    IG_FINISH_CANCELED,
+    IG_FINISH_FAILED     /* see ig_gen_error */
+} ig_finish;
+
+typedef enum ig_gen_state { IG_GEN_QUEUED, IG_GEN_PREFILL, IG_GEN_DECODE, IG_GEN_DONE } ig_gen_state;
+
+typedef struct ig_gen_params {
+    const uint32_t *prompt; /* [n_prompt], copied */
+    int n_prompt;           /* 1 .. context - 1 */
+    int max_tokens;         /* >= 1; clamped to the room left in the context */
+    ig_sampling sampling;
+    const uint32_t *eos;    /* end tokens, copied; n_eos <= 16 */
+    int n_eos;
+    bool use_prefix_cache;
+    int top_logprobs;       /* -1: none; 0..20: record the sampled token's log-probability and this many */
+    /* Called on the engine thread after new tokens or the end became visible; must be quick and must not
+     * call back into the engine. May be NULL (then poll, or ig_gen_wait). */
+    void (*notify)(void *ud);
+    void *notify_ud;
+} ig_gen_params;
+
+typedef struct ig_engine_config {
+    int n_slots;             /* sequences that run together, 1..64 */
+    int n_ctx;               /* tokens of one sequence; 0: the model's */
+    uint64_t kv_budget_bytes; /* 0: chosen from what is free */
+    uint64_t memory_budget_bytes; /* 0: 75 % of what is available */
+    int prefill_chunk;       /* rows of a prefill step when nobody decodes: 512 */
+    int prefill_slice_ms;    /* longest step while somebody decodes: 120 */
+    int queue_max;           /* waiting requests: 64 */
+} ig_engine_config;
+
+ig_engine_config ig_engine_defaults(void);
+
+/* What a configuration needs, before anything is taken. */
+typedef struct ig_engine_plan {
+    uint64_t weights_bytes, step_bytes, kv_bytes, table_bytes, total_bytes, usable_bytes;
+    int n_ctx, n_blocks, n_slots;
+    bool fits;
+} ig_engine_plan;
+
+ig_status ig_engine_plan_make(ig_engine_plan *out, const ig_model *m, const ig_engine_config *c, ig_err *err);
+
+typedef struct ig_engine ig_engine;
+typedef struct ig_gen ig_gen; /* one generation; counted references: submit gives one to the caller */
+
+/* Starts the engine thread. The model is lent until ig_engine_stop returns. */
+ig_status ig_engine_start(ig_engine **out, ig_model *m, const ig_engine_config *c, ig_err *err);
+/* Cancels what runs, joins the thread, frees. */
+void ig_engine_stop(ig_engine *e);
+
+ig_status ig_engine_submit(ig_engine *e, const ig_gen_params *p, ig_gen **out, ig_err *err);
+void ig_gen_cancel(ig_gen *g);  /* any time, any thread, any number of times */
+void ig_gen_release(ig_gen *g); /* the caller's reference; does not cancel */
+
+/* Readers, any thread. Tokens [0, n) of the return value are final; the end token is included and counted. */
+int ig_gen_n_tokens(const ig_gen *g);
+uint32_t ig_gen_token(const ig_gen *g, int i);
+ig_finish ig_gen_finish(const ig_gen *g); /* when not NONE, ig_gen_n_tokens is final too (read it after) */
+ig_gen_state ig_gen_state_of(const ig_gen *g);
+const char *ig_gen_error(const ig_gen *g); /* after IG_FINISH_FAILED */
+/* Sleeps until there are more than n_seen tokens or the end; for callers without notify. False: timeout. */
+bool ig_gen_wait(ig_gen *g, int n_seen, int64_t timeout_ns);
+
+typedef struct ig_logprob {
+    uint32_t id;
+    float logprob;
+} ig_logprob;
+/* Token i's own and the top alternatives (descending, then id ascending). n_top as asked. */
+const ig_logprob *ig_gen_logprobs(const ig_gen *g, int i, ig_logprob *own, int *n_top);
+
+typedef struct ig_gen_stats {
+    int n_prompt, n_cached, n_tokens; /* n_cached: prompt tokens that were not computed again */
+    int n_prefilled;                  /* prompt tokens done so far, cached ones included */
+    uint64_t queue_ns, prefill_ns, first_token_ns, decode_ns; /* first_token: from submit */
+} ig_gen_stats;
+ig_gen_stats ig_gen_stats_of(const ig_gen *g);
+
+typedef struct ig_engine_stats {
+    int n_running, n_queued, n_prefilling, n_slots, n_ctx, n_threads;
+    uint64_t n_steps, n_rows, n_prompt_tokens, n_cached_tokens, n_generated_tokens, n_canceled, n_failed, n_done;
+    uint64_t step_started_ns; /* 0: idle. A watchdog reads it: no step may take minutes */
+    ig_kv_stats kv;
+    uint64_t kv_block_bytes;
+} ig_engine_stats;
+ig_engine_stats ig_engine_stats_of(ig_engine *e);
+ig_engine_plan ig_engine_plan_of(const ig_engine *e);
+
+/* Runs `prompt` through the model outside of any request and gives the logits of the last n_last rows,
+ * [n_last][n_vocab]. For evaluation programs and tests; waits for its turn. */
+ig_status ig_engine_logits(ig_engine *e, const uint32_t *prompt, int n_prompt, int n_last, float *logits, ig_err *err);
+
+#endif

@@ -1,0 +1,110 @@
+/* file: bytes on disk and their formats. Everything read here is hostile until checked.
+ *
+ * Owns:    open files, the parsed header of a GGUF file, JSON documents.
+ * Gives:   checked views: a tensor of an open ig_gguf lies inside the file, is aligned, does not overlap
+ *          another, and its size follows from its type and shape.
+ * Threads: an open ig_gguf is read-only: any number of threads may read tensors from it at once.
+ * Memory:  headers are read into malloc'd memory bounded by the file's size and IG_GGUF_HEADER_MAX.
+ *          Tensor bytes are read by pread into the caller's buffer, not mapped: a file that shrinks
+ *          while we read is a short read (an error) and not a SIGBUS.
+ * Fails:   IG_ENOTFOUND (no file, no key), IG_EIO (system), IG_EFORMAT (bytes), IG_ELIMIT (bounds);
+ *          messages name the path, the key or tensor, the value and the bound.
+ * Not here: what a tensor's numbers mean (kern/), which tensors a model needs (model/). */
+#ifndef IG_FILE_H
+#define IG_FILE_H
+
+#include "base/base.h"
+
+#include <yyjson.h>
+
+/* ---- read.c: whole small files ---------------------------------------------------------------------- */
+
+/* malloc'd, NUL-terminated one past *n. Regular files only; larger than bytes_max is IG_ELIMIT. */
+ig_status ig_file_slurp(char **out, size_t *n, const char *path, size_t bytes_max, ig_err *err);
+
+/* ---- atomic.c: no half files ------------------------------------------------------------------------ */
+
+/* Writes beside `path`, syncs, renames. Mode 0600. The old content stays if anything fails. */
+ig_status ig_file_replace(const char *path, const void *bytes, size_t n, ig_err *err);
+/* mkdir -p, mode 0700 for what is made. */
+ig_status ig_file_make_dirs(const char *path, ig_err *err);
+
+/* ---- json.c: yyjson with our limits and our messages ------------------------------------------------ */
+
+typedef struct ig_json_limits {
+    size_t bytes_max;
+    int depth_max; /* 128 for requests */
+} ig_json_limits;
+
+/* Strict UTF-8 JSON (a BOM is skipped; a lone surrogate escape becomes U+FFFD; duplicate keys: look-ups
+ * by ig_json_get see the last). Errors give the byte offset. Free with yyjson_doc_free.
+ * Depth is checked before yyjson sees the text, so no recursion of ours follows the input. */
+ig_status ig_json_parse(yyjson_doc **out, const char *text, size_t n, ig_json_limits limits, ig_err *err);
+/* The member of an object, the last one of that name; NULL when absent or JSON null. */
+yyjson_val *ig_json_get(yyjson_val *obj, const char *key);
+
+/* ---- gguf.c ----------------------------------------------------------------------------------------- */
+
+enum {
+    IG_GGUF_DIMS_MAX = 4,
+    IG_GGUF_NAME_MAX = 255,              /* bytes of a tensor name */
+    IG_GGUF_HEADER_MAX = 256 * 1024 * 1024 /* bytes before the tensor data */
+};
+
+/* Value types of metadata, as numbered in the format. */
+typedef enum ig_gguf_kind {
+    IG_GGUF_U8, IG_GGUF_I8, IG_GGUF_U16, IG_GGUF_I16, IG_GGUF_U32, IG_GGUF_I32, IG_GGUF_F32, IG_GGUF_BOOL,
+    IG_GGUF_STRING, IG_GGUF_ARRAY, IG_GGUF_U64, IG_GGUF_I64, IG_GGUF_F64
+} ig_gguf_kind;
+
+typedef struct ig_gguf ig_gguf;
+
+typedef struct ig_gguf_tensor {
+    ig_slice name;
+    uint32_t type;             /* number of the block type in the format */
+    int n_dims;
+    uint64_t dim[IG_GGUF_DIMS_MAX]; /* innermost first; 1 beyond n_dims */
+    uint64_t offset;           /* from the start of the file */
+    uint64_t n_bytes;
+} ig_gguf_tensor;
+
+/* An array of metadata. Strings: item i is strings[i]. Others: `bytes` holds n items of `kind`,
+ * little-endian and unaligned; use ig_gguf_array_u64 / _f64. */
+typedef struct ig_gguf_array {
+    ig_gguf_kind kind;
+    uint64_t n;
+    const uint8_t *bytes;
+    const ig_slice *strings;
+} ig_gguf_array;
+
+ig_status ig_gguf_open(ig_gguf **out, const char *path, ig_err *err);
+void ig_gguf_close(ig_gguf *g); /* NULL is fine */
+const char *ig_gguf_path(const ig_gguf *g);
+uint64_t ig_gguf_file_bytes(const ig_gguf *g);
+
+/* Metadata. IG_ENOTFOUND when the key is absent; IG_EFORMAT when its type or sign does not fit. Any
+ * integer type answers u64 when it is not negative; any integer or float answers f64. */
+ig_status ig_gguf_get_u64(const ig_gguf *g, const char *key, uint64_t *out, ig_err *err);
+ig_status ig_gguf_get_f64(const ig_gguf *g, const char *key, double *out, ig_err *err);
+ig_status ig_gguf_get_bool(const ig_gguf *g, const char *key, bool *out, ig_err *err);
+ig_status ig_gguf_get_string(const ig_gguf *g, const char *key, ig_slice *out, ig_err *err);
+ig_status ig_gguf_get_array(const ig_gguf *g, const char *key, ig_gguf_array *out, ig_err *err);
+uint64_t ig_gguf_array_u64(const ig_gguf_array *a, uint64_t i); /* integer kinds; negatives as two's complement */
+double ig_gguf_array_f64(const ig_gguf_array *a, uint64_t i);   /* any number kind */
+int ig_gguf_n_keys(const ig_gguf *g);
+ig_slice ig_gguf_key(const ig_gguf *g, int i, ig_gguf_kind *kind);
+
+int ig_gguf_n_tensors(const ig_gguf *g);
+const ig_gguf_tensor *ig_gguf_tensor_at(const ig_gguf *g, int i);
+const ig_gguf_tensor *ig_gguf_find(const ig_gguf *g, const char *name); /* NULL: absent */
+/* n bytes of a tensor from byte `from` on, whole or an error. */
+ig_status ig_gguf_read(const ig_gguf *g, const ig_gguf_tensor *t, uint64_t from, void *out, size_t n, ig_err *err);
+
+/* The block type by number: its name in the format ("Q4_1"), values and bytes of a block. NULL: unknown. */
+typedef struct ig_gguf_type {
+    const char *name;
+    uint32_t n_values, n_bytes;
+} ig_gguf_type;
+const ig_gguf_type *ig_gguf_type_of(uint32_t type);
+
+#endif

@@ -1,0 +1,158 @@
+/* kern: loops over numbers. No tensors, no threads, no allocation, no errors: the caller has checked every
+ * shape. docs/numerics.md defines every order of summation and every place of a rounding; the scalar
+ * variant of a kernel is that text as a program, and any other variant gives the same bits.
+ *
+ * A file fmt_*.c or loop_*.c is compiled once per header in simd/, with that header's flags, and exports a
+ * list of kernels; tuned/<name>.<isa>.c replaces single cells. The build lists the files
+ * (gen/kern_list.h); the choice, the check and the bench read that one list.
+ *
+ * To add a format: one file fmt_<format>.c. To add an ISA: one header in simd/. Nothing else is edited.
+ *
+ * Letters: K inputs (columns of W), N outputs (rows of W), T rows of activations, D head size. */
+#ifndef IG_KERN_H
+#define IG_KERN_H
+
+#include "base/base.h"
+
+typedef enum ig_tier { IG_TIER_L1 = 1, IG_TIER_L2 = 2, IG_TIER_L3 = 3 } ig_tier;
+
+/* What a linear layer of a format eats. */
+typedef enum ig_act_kind {
+    IG_ACT_F32 = 1, /* f32 rows */
+    IG_ACT_Q8 = 2   /* int8 rows with one scale per block of 32 */
+} ig_act_kind;
+
+enum {
+    IG_PANEL_ROWS = 16, /* outputs of a panel: two vectors of 8 lanes */
+    IG_ACT_BLOCK = 32   /* inputs that share an activation scale */
+};
+
+/* Activations, rows of K values. */
+typedef struct ig_act {
+    const float *f;          /* [T][K] or NULL */
+    int8_t *q;               /* [T][K] or NULL */
+    float *scale, *sum;      /* [T][K/32]; sum = scale * (float)(sum of the block's q) */
+    int n_cols;
+} ig_act;
+
+/* A weight format: the layout in the file and the layout in a panel. Its address is its identity, on disk
+ * it is its name. A row in the file is K / group groups of group_bytes. A panel is K / panel_group groups
+ * of panel_bytes, each holding IG_PANEL_ROWS rows side by side. */
+typedef struct ig_fmt {
+    const char *name;       /* "q4_1" */
+    int gguf_type;          /* its number in GGUF, -1 none */
+    int group, group_bytes; /* in the file */
+    int panel_group, panel_bytes;
+    ig_act_kind act;
+    /* One group of row `lane` from the file layout into a panel group. */
+    void (*pack)(uint8_t *panel, const uint8_t *group, int lane);
+} ig_fmt;
+
+static inline size_t ig_fmt_row_bytes(const ig_fmt *f, int n_cols) {
+    ig_assert(n_cols % f->group == 0);
+    return (size_t)(n_cols / f->group) * (size_t)f->group_bytes;
+}
+static inline size_t ig_fmt_panel_bytes(const ig_fmt *f, int n_cols) {
+    ig_assert(n_cols % f->panel_group == 0);
+    return (size_t)(n_cols / f->panel_group) * (size_t)f->panel_bytes;
+}
+
+typedef enum ig_kern_op {
+    IG_KERN_LINEAR,  /* per format */
+    IG_KERN_DEQUANT, /* per format: file layout to f32 */
+    IG_KERN_UNPACK,  /* per format: one row of a panel to f32 */
+    IG_KERN_QUANT,
+    IG_KERN_NORM,
+    IG_KERN_ROPE,
+    IG_KERN_SWIGLU,
+    IG_KERN_ADD,
+    IG_KERN_KV_STORE,
+    IG_KERN_ATTENTION,
+    IG_KERN_EXP,
+    IG_KERN_ARGMAX,
+    IG_KERN_N_OPS
+} ig_kern_op;
+
+/* tile[m][16] = rows row..row+m-1 of x times the panel's 16 outputs. */
+typedef void ig_linear_fn(float *tile, const uint8_t *panel, const ig_act *x, int row, int m, int n_cols);
+typedef void ig_dequant_fn(float *out, const uint8_t *row, int n_cols);
+typedef void ig_unpack_fn(float *out, const uint8_t *panel, int lane, int n_cols);
+/* One row of n values (a multiple of 32) to int8 with its scales and sums. */
+typedef void ig_quant_fn(int8_t *q, float *scale, float *sum, const float *x, int n);
+/* y[i] = x[i] * (1 / sqrt(mean of squares + eps)) * w[i] */
+typedef void ig_norm_fn(float *y, const float *x, const float *w, int n, float eps);
+/* lo[i], hi[i] rotated by the angle whose cosine and sine are given; n a multiple of 8. */
+typedef void ig_rope_fn(float *lo, float *hi, const float *cos, const float *sin, int n);
+/* y[i] = gate[i] / (1 + exp(-gate[i])) * up[i] */
+typedef void ig_swiglu_fn(float *y, const float *gate, const float *up, int n);
+typedef void ig_add_fn(float *y, const float *a, const float *b, int n);
+/* n consecutive head dimensions of one position into a block: K (transposed, stride 64) or V. */
+typedef void ig_kv_store_fn(uint16_t *k, uint16_t *v, const float *kx, const float *vx, int n);
+typedef void ig_exp_fn(float *y, const float *x, int n);
+/* Index of the largest, the lowest on a tie; -1 when any is NaN or infinite above. */
+typedef int ig_argmax_fn(const float *x, int n);
+
+/* Attention of n_q queries of one sequence and one kv head. Query i (at position pos[i], ascending) sees
+ * keys 0..pos[i]. Block b of keys is at block[b]: K [D][64] then V [64][D], f16. */
+typedef struct ig_attention_args {
+    float *out;              /* n_q rows of D, out_stride floats apart */
+    const float *q;          /* n_q rows of D, already scaled; q_stride floats apart */
+    size_t q_stride, out_stride;
+    const int *pos;          /* [n_q] */
+    int n_q, head_dim;
+    const uint16_t *const *block;
+    float *scratch;          /* ig_attention_scratch_floats(n_q, head_dim) */
+} ig_attention_args;
+typedef void ig_attention_fn(const ig_attention_args *a);
+enum { IG_ATTENTION_QUERIES_MAX = 64, IG_HEAD_DIM_MAX = 256 };
+static inline size_t ig_attention_scratch_floats(int n_q, int head_dim) {
+    return (size_t)n_q * (size_t)(64 + 3 * head_dim) + (size_t)64 * (size_t)head_dim + 4u * (size_t)n_q;
+}
+
+typedef struct ig_kern {
+    ig_kern_op op;
+    const ig_fmt *fmt;   /* NULL: no format owns it */
+    ig_tier tier;
+    uint32_t cpu_needs;
+    int speed;           /* rank inside one (op, fmt); changed only with a row in bench/results */
+    const char *name;    /* <op>[_<fmt>][_<how>].<isa> */
+    const char *proof;   /* L1/L2: the golden; L3: what holds instead */
+    union {
+        ig_linear_fn *linear;
+        ig_dequant_fn *dequant;
+        ig_unpack_fn *unpack;
+        ig_quant_fn *quant;
+        ig_norm_fn *norm;
+        ig_rope_fn *rope;
+        ig_swiglu_fn *swiglu;
+        ig_add_fn *add;
+        ig_kv_store_fn *kv_store;
+        ig_attention_fn *attention;
+        ig_exp_fn *exp;
+        ig_argmax_fn *argmax;
+    } fn;
+} ig_kern;
+
+typedef struct ig_kern_set {
+    const ig_kern *v;
+    int n;
+} ig_kern_set;
+
+/* The fastest variant for these CPU bits within the tier ceiling. Never NULL for a pair that exists. */
+const ig_kern *ig_kern_pick(ig_kern_op op, const ig_fmt *fmt, ig_tier tier_max, uint32_t cpu);
+const ig_kern *ig_kern_at(int i);            /* walk all; NULL at the end */
+const ig_kern *ig_kern_reference(ig_kern_op op, const ig_fmt *fmt); /* the scalar one */
+const ig_fmt *ig_fmt_of_gguf(uint32_t type); /* NULL: not one of ours */
+const ig_fmt *ig_fmt_at(int i);              /* walk all; NULL at the end */
+const char *ig_kern_op_name(ig_kern_op op);
+
+/* Angles and bases in double by fixed steps of our own, the same on every machine (loop_math.c). */
+double ig_math_exp(double x);
+double ig_math_log(double x);
+void ig_math_sincos(double x, double *s, double *c);
+
+/* Half floats, round to nearest even; the meaning of the hardware conversions. */
+uint16_t ig_f32_to_f16(float x);
+float ig_f16_to_f32(uint16_t h);
+
+#endif

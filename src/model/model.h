@@ -1,0 +1,71 @@
+/* model: weights bound to a family's table, and the one forward.
+ *
+ * Owns:    repacked weights, the family's numbers (ig_model_config), the kernels chosen.
+ * Takes:   an open ig_gguf and a compute pool. The file may be closed after ig_model_open.
+ * Gives:   logits of the rows asked for; K and V written into the blocks of the rows' sequences.
+ * Threads: ig_model_forward by one thread at a time, which lends the pool.
+ * Memory:  weights: one mapping of exactly the planned size. A forward takes everything else from the
+ *          caller's arena; ig_model_plan says how much.
+ * Fails:   IG_EFORMAT by name: architecture, block type, a missing, misshapen or surplus tensor, a
+ *          metadata value out of range. IG_ELIMIT: does not fit in memory_budget_bytes.
+ * Not here: who runs when (engine/), tokens' text (text/). */
+#ifndef IG_MODEL_H
+#define IG_MODEL_H
+
+#include "file/file.h"
+#include "op/op.h"
+
+typedef struct ig_family ig_family;
+
+typedef struct ig_model_config {
+    int n_layers, n_heads, n_kv_heads, head_dim, width, ffn_width, n_vocab;
+    int n_ctx_train;   /* tokens the model was made for */
+    float norm_eps;
+    double rope_base;
+    bool tied_head;
+} ig_model_config;
+
+typedef struct ig_model ig_model;
+
+typedef struct ig_model_options {
+    ig_pool *pool;                /* for repacking and for the forward; NULL: one thread */
+    ig_tier tier_max;             /* 0: l3 */
+    uint32_t cpu;                 /* 0: ig_cpu_features() */
+    uint64_t memory_budget_bytes; /* for the weights; 0: no bound */
+    void (*progress)(void *ud, uint64_t done_bytes, uint64_t total_bytes); /* or NULL; any thread */
+    void *progress_ud;
+} ig_model_options;
+
+ig_status ig_model_open(ig_model **out, const ig_gguf *g, const ig_model_options *o, ig_err *err);
+void ig_model_close(ig_model *m);
+const ig_model_config *ig_model_config_of(const ig_model *m);
+const char *ig_model_family(const ig_model *m);      /* "llama" */
+ig_kv_shape ig_model_kv_shape(const ig_model *m);
+uint64_t ig_model_weights_bytes(const ig_model *m);  /* repacked, in memory */
+uint64_t ig_model_decode_bytes(const ig_model *m);   /* weight bytes read for one decoded token */
+uint64_t ig_model_n_params(const ig_model *m);
+ig_pool *ig_model_pool(const ig_model *m);
+const ig_kern_table *ig_model_kernels(const ig_model *m);
+
+/* Arena bytes of a forward of at most n_rows rows, n_want of them with logits, contexts up to n_ctx. */
+size_t ig_model_plan(const ig_model *m, int n_rows, int n_want, int n_ctx);
+
+/* One step: embeds, runs all layers, writes K/V of every row, and puts the logits of rows->want into
+ * logits [n_want][n_vocab] (may be NULL when n_want is 0). The arena is rewound at the end. The sequences'
+ * blocks are reserved by the caller, who also moves n_tokens on. */
+ig_status ig_model_forward(ig_model *m, ig_arena *arena, const ig_rows *rows, float *logits, ig_err *err);
+
+/* The list of (op, kernel, tier) that a forward runs, in order, one call for each. */
+void ig_model_trace(const ig_model *m, void (*trace)(void *ud, const char *op, const ig_kern *k), void *ud);
+
+/* What the file holds, without loading it: for `show`. */
+typedef struct ig_model_info {
+    ig_slice architecture, name;
+    const ig_family *family;     /* NULL: not one of ours */
+    ig_model_config config;      /* when family is set */
+    uint64_t n_params, file_bytes;
+} ig_model_info;
+ig_status ig_model_inspect(ig_model_info *out, const ig_gguf *g, ig_err *err);
+const char *ig_model_families(void); /* "llama": names for messages, comma separated */
+
+#endif

@@ -1,0 +1,48 @@
+/* serve: sockets to requests to events. It knows HTTP, JSON and text, and no tensor.
+ *
+ * Owns:    the listening socket, connections, request arenas, the prep thread, the embedded page.
+ * Takes:   an engine, a tokenizer, a chat template (may be NULL: chat is then refused with the reason).
+ * Gives:   OpenAI-compatible answers.
+ * Threads: libmicrohttpd's epoll thread (net), one prep thread (template and tokenizer), one watcher that
+ *          notices clients that leave and resumes streams that have news. Handlers never wait for the engine.
+ * Memory:  bounded by flags: connections x (body + output buffer).
+ * Fails:   start: IG_EIO when the address is taken (code is IG_ELIMIT for "port taken", so that the
+ *          program can exit 7). A bad request is answered, never logged as an error of ours.
+ * Not here: batching (engine/), tokenizing (text/). */
+#ifndef IG_SERVE_H
+#define IG_SERVE_H
+
+#include "engine/engine.h"
+#include "text/text.h"
+
+typedef struct ig_serve_config {
+    const char *host;            /* "127.0.0.1" */
+    int port;                    /* 0: any free one */
+    const char *model_id;        /* the name that /v1/models shows */
+    const char *const *allowed_hosts; /* NULL-ended; or NULL */
+    const char *const *cors_origins;  /* NULL-ended; or NULL */
+    const char *const *api_keys;      /* NULL-ended; or NULL */
+    bool no_auth;                /* bind beyond loopback without a key */
+    size_t body_max_bytes;       /* 32 MiB */
+    int connections_max;         /* 512 */
+    int sse_ping_s;              /* 15 */
+    int drain_timeout_s;         /* 10 */
+    int default_max_tokens;      /* 0: what fits */
+    ig_sampling sampling;        /* defaults of a request that does not say */
+    bool seed_fixed;             /* sampling.seed for every request (tests) */
+    int64_t model_created_s;     /* mtime of the file */
+} ig_serve_config;
+
+ig_serve_config ig_serve_defaults(void);
+
+typedef struct ig_serve ig_serve;
+
+ig_status ig_serve_start(ig_serve **out, const ig_serve_config *c, ig_engine *e, const ig_tokenizer *t,
+                         const ig_template *tpl, ig_err *err);
+int ig_serve_port(const ig_serve *s);
+/* No new connections; /health answers 503; running requests get drain_timeout_s, then are cancelled. Ends
+ * early when *hurry becomes non-zero. */
+void ig_serve_drain(ig_serve *s, const volatile int *hurry);
+void ig_serve_stop(ig_serve *s);
+
+#endif

@@ -1,0 +1,112 @@
+/* text: between characters and token ids.
+ *
+ * Owns:    tokenizers, chat templates, incremental decoders, stop-string matchers.
+ * Takes:   metadata of an open ig_gguf, user text (hostile), messages as JSON.
+ * Gives:   token ids, UTF-8 that never holds half a character.
+ * Threads: a tokenizer and a template are read-only after they were made; each thread that encodes or
+ *          renders passes its own ig_tokenizer_scratch (NULL: one is made for the call).
+ * Memory:  malloc, bounded by the input; outputs are bounded by n_max of the caller's buffer.
+ * Fails:   IG_EFORMAT (file, template), IG_EINVAL (text, messages), IG_ELIMIT (bounds).
+ * Not here: the HTTP shape of messages (serve/), what the ids do (engine/). */
+#ifndef IG_TEXT_H
+#define IG_TEXT_H
+
+#include "base/base.h"
+#include "file/file.h"
+
+/* ---- tokenizer.c ------------------------------------------------------------------------------------ */
+
+enum { IG_TOKEN_NONE = 0xffffffffu };
+
+typedef struct ig_tokenizer ig_tokenizer;
+typedef struct ig_tokenizer_scratch ig_tokenizer_scratch;
+
+/* From the arrays of a GGUF file. Refuses an unknown `tokenizer.ggml.model` or `.pre` by name. */
+ig_status ig_tokenizer_from_gguf(ig_tokenizer **out, const ig_gguf *g, ig_err *err);
+void ig_tokenizer_free(ig_tokenizer *t);
+ig_tokenizer_scratch *ig_tokenizer_scratch_make(void); /* word cache, match data; NULL: no memory */
+void ig_tokenizer_scratch_free(ig_tokenizer_scratch *s);
+
+typedef struct ig_text_range {
+    size_t from, to; /* bytes [from, to) */
+} ig_text_range;
+
+typedef struct ig_encode_options {
+    bool add_bos;       /* as the file says (its add_bos flag); never twice */
+    bool parse_special; /* control tokens in the text are recognised */
+    const ig_text_range *plain; /* ascending ranges in which control tokens are NOT recognised */
+    size_t n_plain;
+} ig_encode_options;
+
+/* Appends to *out. Text must be valid UTF-8 (IG_EINVAL with the offset otherwise). */
+ig_status ig_tokenizer_encode(const ig_tokenizer *t, ig_tokenizer_scratch *s, ig_slice text,
+                              ig_encode_options opt, ig_tokens *out, ig_err *err);
+
+uint32_t ig_tokenizer_n_vocab(const ig_tokenizer *t);
+ig_slice ig_tokenizer_bytes(const ig_tokenizer *t, uint32_t id);  /* what it decodes to; special: its text */
+bool ig_tokenizer_is_special(const ig_tokenizer *t, uint32_t id); /* control or unknown: not printed */
+uint32_t ig_tokenizer_find_special(const ig_tokenizer *t, ig_slice text); /* or IG_TOKEN_NONE */
+uint32_t ig_tokenizer_bos(const ig_tokenizer *t);                 /* or IG_TOKEN_NONE */
+bool ig_tokenizer_adds_bos(const ig_tokenizer *t);
+/* End-of-generation ids: eos, eot, eom and the known end markers of the vocabulary. */
+const uint32_t *ig_tokenizer_eos(const ig_tokenizer *t, int *n);
+
+/* ---- detok.c: ids to text, as they come ------------------------------------------------------------- */
+
+/* A value: no memory of its own. Holds at most 3 bytes back. Invalid bytes become U+FFFD, one for each
+ * maximal subpart. The concatenation of all output equals the decoding of all ids at once. */
+typedef struct ig_detok {
+    const ig_tokenizer *t;
+    uint8_t held[4];
+    int n_held;
+    bool show_special;
+} ig_detok;
+
+static inline ig_detok ig_detok_init(const ig_tokenizer *t) {
+    return (ig_detok){.t = t};
+}
+bool ig_detok_add(ig_detok *d, uint32_t id, ig_buf *out); /* false: out is full */
+bool ig_detok_finish(ig_detok *d, ig_buf *out);
+
+/* ---- stop.c: stop strings on decoded bytes ---------------------------------------------------------- */
+
+enum { IG_STOP_STRINGS_MAX = 16, IG_STOP_BYTES_MAX = 512 };
+
+typedef struct ig_stop ig_stop;
+
+ig_status ig_stop_make(ig_stop **out, const ig_slice *strings, int n, ig_err *err);
+void ig_stop_free(ig_stop *s);
+/* Feeds text; appends to *out what can no longer be part of a stop. True when a stop string matched
+ * (ends earliest, among those the longest): what comes before it was released, the rest is dropped, and
+ * *which says which (may be NULL). */
+bool ig_stop_feed(ig_stop *s, ig_slice text, ig_buf *out, int *which);
+void ig_stop_finish(ig_stop *s, ig_buf *out); /* the end without a match: releases what was held */
+
+/* ---- template.c, chat.c: messages to a prompt -------------------------------------------------------- */
+
+typedef struct ig_template ig_template;
+
+/* Compiles. A template that does not parse is an error with its line. */
+ig_status ig_template_make(ig_template **out, ig_slice source, ig_err *err);
+void ig_template_free(ig_template *t);
+
+typedef struct ig_chat_input {
+    yyjson_val *messages;       /* array of {role, content, ...}; contents are strings (already joined) */
+    yyjson_val *tools;          /* or NULL */
+    yyjson_val *kwargs;         /* object merged over the variables, or NULL */
+    bool add_generation_prompt; /* false when the last message is the assistant's and is to be continued */
+    bool continue_final;        /* the last message's content ends the prompt */
+    int64_t now_s;              /* for strftime_now */
+} ig_chat_input;
+
+/* Renders with bos_token and eos_token of the tokenizer. Special tokens inside message contents are not
+ * special: contents go in with placeholders (private-use characters that the messages do not hold), come
+ * back out after rendering, and their byte ranges are given in *plain (malloc'd, *n_plain of them). */
+ig_status ig_chat_render(const ig_template *tpl, const ig_tokenizer *t, const ig_chat_input *in,
+                         ig_buf *prompt, ig_text_range **plain, size_t *n_plain, ig_err *err);
+
+/* Render, then encode; BOS never twice. */
+ig_status ig_chat_encode(const ig_template *tpl, const ig_tokenizer *t, ig_tokenizer_scratch *s,
+                         const ig_chat_input *in, ig_tokens *out, ig_err *err);
+
+#endif
