@@ -1,0 +1,216 @@
+# The only build file. The lists are the folders: adding a file is adding a feature, nothing is listed here.
+# `make help` says what can be made. B is where everything goes; CC and CFLAGS work as usual.
+
+ifeq ($(origin CC),default)
+CC      := gcc
+endif
+B       ?= build
+CFLAGS  ?=
+PREFIX  ?= /usr/local
+# The template engine and the sources fetched by the build; the sanitizer builds share those of the plain one.
+D       ?= $(B)
+# address, undefined, thread, fuzzer: for the check-* targets below, each in a B of its own.
+SAN     ?=
+
+MAKEFLAGS += --no-builtin-rules
+.DELETE_ON_ERROR:
+.SECONDARY:
+.SUFFIXES:
+Q := $(if $(V),,@)
+
+# No contraction and no fast-math anywhere, and -m flags for kernel files only: a number's bits come from the
+# source alone. Kernels get -O3.
+WARN   := -std=gnu11 -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla
+BASE   := -g -ffp-contract=off -D_GNU_SOURCE -Isrc -I$(B)
+SANF   := $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer -Wno-error)
+OPT    := $(if $(SAN),-O1,-O2)
+OPT_K  := $(if $(SAN),-O1,-O3)
+
+# ---- libraries --------------------------------------------------------------------------------------------
+
+PKGS   := libmicrohttpd libpcre2-8 libutf8proc libxxhash
+LIBS   := $(shell pkg-config --libs $(PKGS) 2>/dev/null) -lutf8proc -lxxhash -lpthread -lm -ldl
+# yyjson from the system when it has one, else its source, fetched and checked by tools/fetch.py.
+ifeq ($(shell pkg-config --exists 'yyjson >= 0.8' 2>/dev/null && echo yes),yes)
+LIBS   += $(shell pkg-config --libs yyjson)
+else
+YYJSON := $(D)/third/yyjson
+BASE   += -isystem $(YYJSON)
+endif
+GUIDE  := $(D)/guide/release/libguide.a
+COMPILE = $(CC) $(WARN) $(BASE) $(SANF)
+
+# ---- lists ------------------------------------------------------------------------------------------------
+
+# LINK_<folder>: the folder and those below it. One source of truth for the check and for the linker.
+include $(B)/gen/layers.mk
+$(B)/gen/layers.mk: tools/layers.py
+	@mkdir -p $(@D) && python3 $< --make > $@
+
+# Kernel files fmt_*.c and loop_*.c are compiled once per header in kern/simd; tuned/<name>.<isa>.c once.
+ARCH   := $(shell $(CC) -dumpmachine)
+ISAS   := $(filter-out %_common,$(basename $(notdir $(wildcard src/kern/simd/*.h))))
+ISAS   := $(filter-out $(if $(filter x86_64-%,$(ARCH)),,avx% sse% amx%) $(if $(filter aarch64-%,$(ARCH)),,neon% sve%),$(ISAS))
+$(foreach i,$(ISAS),$(eval FLAGS_$(i) := $(shell sed -n '1s,^// flags: *,,p' src/kern/simd/$(i).h)))
+K_SRC  := $(basename $(notdir $(filter-out %_test.c %/loop_math.c,$(wildcard src/kern/fmt_*.c src/kern/loop_*.c))))
+TUNED  := $(foreach i,$(ISAS),$(basename $(notdir $(wildcard src/kern/tuned/*.$(i).c))))
+
+FOLDERS := $(LINK_app)
+TESTS   := $(foreach f,$(FOLDERS),$(if $(wildcard src/$(f)/*_test.c),$(f)))
+# Files with a main of their own; the test runner's is base/test.c.
+MAINS   := src/app/main.c src/base/test.c $(wildcard src/kern/check_*.c)
+
+objects  = $(patsubst src/%.c,$(B)/%.o,$(1))
+$(foreach f,$(FOLDERS),$(eval OBJ_$(f) := $$(call objects,$$(filter-out %_test.c $(MAINS) $(K_SRC:%=src/kern/%.c),$$(wildcard src/$(f)/*.c)))))
+K_OBJ   := $(foreach i,$(ISAS),$(K_SRC:%=$(B)/kern/%.$(i).o)) $(TUNED:%=$(B)/kern/tuned/%.o)
+OBJ_kern += $(K_OBJ)
+OBJ_file += $(if $(YYJSON),$(B)/third/yyjson.o)
+OBJ_text += $(GUIDE)
+linked   = $(foreach f,$(LINK_$(1)),$(OBJ_$(f)))
+
+# ---- what is made -----------------------------------------------------------------------------------------
+
+TEST_PROGRAMS := $(TESTS:%=$(B)/test_%)
+CHECK_KERN    := $(if $(wildcard src/kern/check_kern.c),$(B)/check_kern)
+
+.PHONY: all tests check check-full check-asan check-ubsan check-tsan run-tests bench bench-kern fuzz \
+        layers tidy install clean help FORCE
+all: $(B)/ingle
+tests: $(TEST_PROGRAMS) $(CHECK_KERN)
+
+# GNU ld groups are not needed: objects are given whole, and libguide.a is the only archive.
+LINK = @echo "  LD   $@"; $(CC) $(SANF) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) -Wl,--as-needed $(LIBS)
+$(B)/ingle: $(B)/app/main.o $(call linked,app) $(B)/gen/sources
+	$(LINK)
+$(B)/check_kern: $(B)/kern/check_kern.o $(call linked,kern) $(B)/gen/sources
+	$(LINK)
+define test_rule
+$(B)/test_$(1): $(call objects,$(wildcard src/$(1)/*_test.c)) $(B)/base/test.o $(call linked,$(1)) $(B)/gen/sources
+	$$(LINK)
+endef
+$(foreach t,$(TESTS),$(eval $(call test_rule,$(t))))
+
+# ---- compiling --------------------------------------------------------------------------------------------
+
+# $(1): flags. Each object also depends on the command line that made it.
+compile = @mkdir -p $(@D); echo "  CC   $@"; $(COMPILE) $(1) $(CFLAGS) -MMD -MP -c -o $@ $<
+$(B)/%.o: src/%.c $(B)/gen/flags
+	$(call compile,$(OPT))
+define kern_rule
+$(B)/kern/%.$(1).o: src/kern/%.c $(B)/gen/flags
+	$$(call compile,$(OPT_K) $(FLAGS_$(1)) -DIG_ISA=$(1))
+$(B)/kern/tuned/%.$(1).o: src/kern/tuned/%.$(1).c $(B)/gen/flags
+	$$(call compile,$(OPT_K) $(FLAGS_$(1)) -DIG_ISA=$(1))
+endef
+$(foreach i,$(ISAS),$(eval $(call kern_rule,$(i))))
+
+# Headers that are made must be there before the first compile; after it the .d files know who needs them.
+$(foreach f,$(FOLDERS),$(if $(filter file,$(LINK_$(f))),$(eval $(call objects,$(wildcard src/$(f)/*.c)): | $(if $(YYJSON),$(YYJSON)/yyjson.h))))
+$(call objects,src/kern/registry.c src/kern/check_kern.c): | $(B)/gen/kern_list.h
+$(call objects,$(wildcard src/model/*.c)): | $(B)/gen/family_list.h
+$(call objects,$(wildcard src/serve/*.c)): | $(B)/gen/page.h
+-include $(patsubst %.o,%.d,$(filter %.o,$(foreach f,$(FOLDERS),$(OBJ_$(f)))) \
+         $(call objects,$(MAINS) $(wildcard src/*/*_test.c)))
+
+# A made list is looked at on every build (a deleted file must leave it too) and replaced only when different.
+listed = @mkdir -p $(@D) && printf '%s\n' $(1) > $@.new && if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+dotless = $(subst .,_,$(basename $(1)))
+$(B)/gen/flags: FORCE
+	$(call listed,'$(shell $(CC) -v 2>&1 | grep version)' '$(COMPILE) $(CFLAGS) $(LDFLAGS) $(OPT) $(OPT_K)')
+$(B)/gen/sources: FORCE
+	$(call listed,$(wildcard src/*/*.c src/kern/*/*.c))
+$(B)/gen/kern_list.h: FORCE
+	$(call listed,$(foreach i,$(ISAS),$(K_SRC:%='KERN_FILE(%, $(i))')) $(foreach t,$(TUNED),'KERN_FILE($(call dotless,$(t)), $(patsubst .%,%,$(suffix $(t))))'))
+$(B)/gen/family_list.h: FORCE
+	$(call listed,$(patsubst src/model/family_%.c,'FAMILY_FILE(%)',$(wildcard src/model/family_*.c)))
+$(B)/gen/page.h: web/index.html tools/embed.py
+	@mkdir -p $(@D); echo "  GEN  $@"; python3 tools/embed.py page web/index.html $@
+FORCE:
+
+# ---- what others wrote: compiled as it is -------------------------------------------------------------------
+
+ifdef YYJSON
+$(YYJSON)/yyjson.h $(YYJSON)/yyjson.c &: tools/fetch.py
+	$(Q)python3 tools/fetch.py yyjson $(YYJSON)
+$(B)/third/yyjson.o: $(YYJSON)/yyjson.c $(B)/gen/flags
+	@mkdir -p $(@D); echo "  CC   $@"; $(CC) -O2 -g $(SANF) -w -c -o $@ $<
+endif
+$(GUIDE): guide/Cargo.toml guide/Cargo.lock $(wildcard guide/src/*.rs)
+	$(Q)sh tools/cargo.sh build --release --locked --manifest-path guide/Cargo.toml --target-dir $(D)/guide
+	@touch $@
+
+# ---- checks -----------------------------------------------------------------------------------------------
+
+# Goes on after a failure, so that one run tells all; each program prints its own counts.
+RUN_TESTS = @bad=0; for t in $(abspath $(TEST_PROGRAMS) $(CHECK_KERN)); do $$t || { bad=1; echo "FAILED: $$t"; }; done; exit $$bad
+check: layers tidy tests all
+	$(RUN_TESTS)
+run-tests: tests
+	$(RUN_TESTS)
+check-full: check check-clang check-asan check-ubsan check-tsan
+check-clang:
+	$(MAKE) run-tests all CC=clang B=$(B)-clang D=$(D)
+# The unit tests and the kernels again, each under a sanitizer.
+sanitized = $(MAKE) run-tests B=$(B)-$(1) D=$(D) SAN=$(2)
+check-asan: export ASAN_OPTIONS ?= detect_leaks=1:abort_on_error=0
+check-asan:
+	$(call sanitized,asan,address)
+check-ubsan:
+	$(call sanitized,ubsan,undefined)
+check-tsan:
+	$(call sanitized,tsan,thread)
+# Each door for FUZZ_SECONDS; what is found stays in the corpus's crash-* file.
+FUZZERS := $(patsubst tests/fuzz/%.c,$(B)/%,$(wildcard tests/fuzz/fuzz_*.c))
+FUZZ_SECONDS ?= 60
+fuzz:
+	$(MAKE) fuzz-run B=$(B)-fuzz D=$(D) CC=clang SAN=fuzzer-no-link,address,undefined
+fuzz-run: $(FUZZERS)
+	$(Q)for f in $(FUZZERS); do mkdir -p $(B)/corpus/$${f##*/} && \
+	  $$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -artifact_prefix=$$f- $(B)/corpus/$${f##*/} \
+	    $(wildcard tests/fuzz/corpus) || exit 1; done
+$(FUZZERS): $(B)/%: tests/fuzz/%.c $(call linked,app)
+	@echo "  LD   $@"; $(COMPILE) -fsanitize=fuzzer $(OPT) $(CFLAGS) -o $@ $^ -Wl,--as-needed $(LIBS)
+
+layers:
+	$(Q)python3 tools/layers.py --self-test && python3 tools/layers.py
+tidy: tests all
+	$(Q)python3 tools/tidy.py --self-test && python3 tools/tidy.py --objects $(B)
+
+# Timings: printed, never judged.
+bench: $(B)/ingle
+	$< bench $(MODEL)
+bench-kern: $(CHECK_KERN)
+	$< --bench
+
+# ---- the rest ---------------------------------------------------------------------------------------------
+
+install: $(B)/ingle
+	install -D -m 755 $< $(DESTDIR)$(PREFIX)/bin/ingle
+
+# One entry an object, as clangd and clang-tidy read it.
+entry = {"directory":"$(CURDIR)","file":"$(1)","command":"$(COMPILE) $(2) $(CFLAGS) -c $(1)"}
+comma := ,
+compile_commands.json: FORCE
+	$(file >$@.new,[$(foreach s,$(filter-out $(K_SRC:%=src/kern/%.c),$(wildcard src/*/*.c)),$(call entry,$(s),$(OPT))$(comma)))
+	$(file >>$@.new,$(foreach i,$(ISAS),$(foreach s,$(K_SRC),$(call entry,src/kern/$(s).c,$(OPT_K) $(FLAGS_$(i)) -DIG_ISA=$(i))$(comma))))
+	$(file >>$@.new,$(foreach t,$(TUNED),$(call entry,src/kern/tuned/$(t).c,$(OPT_K) $(FLAGS_$(patsubst .%,%,$(suffix $(t)))) -DIG_ISA=$(patsubst .%,%,$(suffix $(t))))$(comma)) {}])
+	@mv $@.new $@
+
+clean:
+	rm -rf $(B) $(B)-clang $(B)-asan $(B)-ubsan $(B)-tsan $(B)-fuzz compile_commands.json
+
+help:
+	@sed -n 's/^##/ /p' $(firstword $(MAKEFILE_LIST))
+## all          the program, $(B)/ingle
+## tests        the unit test programs and check_kern, not run
+## check        layers, tidy, unit tests, kernels: minutes
+## check-full   check, then again with clang and under the three sanitizers
+## check-asan   unit tests and kernels under AddressSanitizer; -ubsan, -tsan likewise
+## fuzz         every tests/fuzz/fuzz_*.c for FUZZ_SECONDS (60) each, with clang
+## bench        ingle bench MODEL=path
+## bench-kern   time every kernel variant
+## layers       who may include whom
+## tidy         names, banned calls, comments, dead files
+## install      to PREFIX (/usr/local), under DESTDIR
+## compile_commands.json   for clangd
+## clean        remove what was built
