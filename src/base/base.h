@@ -159,7 +159,8 @@ const char *ig_cpu_model(void); /* "AMD EPYC ..." or "unknown" */
 
 typedef struct ig_pool ig_pool;
 
-/* Rows [lo, hi) of the loop, on thread 0..n-1. */
+/* Rows [lo, hi) of the loop, on thread 0..n-1. `thread` says whose scratch to use, not which rows: a
+ * thread may get several ranges of one run, or none. */
 typedef void ig_pool_fn(void *arg, int lo, int hi, int thread);
 
 /* n_threads counts the caller: n_threads - 1 are started. They spin briefly for work, then sleep. */
@@ -179,8 +180,9 @@ typedef struct ig_queue ig_queue;
 /* Copies of items of item_bytes, first in first out, any number of threads on both sides. */
 ig_status ig_queue_make(ig_queue **out, int n_max, size_t item_bytes, ig_err *err);
 void ig_queue_free(ig_queue *q);
-bool ig_queue_push(ig_queue *q, const void *item);             /* false: full or closed; never waits */
-bool ig_queue_pop(ig_queue *q, void *item, int64_t timeout_ns); /* false: nothing came (0 = do not wait, < 0 = for ever) or closed and empty */
+bool ig_queue_push(ig_queue *q, const void *item); /* false: full or closed; never waits */
+/* False: nothing came in timeout_ns (0: do not wait, < 0: for ever), or closed and empty. */
+bool ig_queue_pop(ig_queue *q, void *item, int64_t timeout_ns);
 void ig_queue_close(ig_queue *q);
 int ig_queue_count(ig_queue *q);
 

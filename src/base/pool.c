@@ -1,0 +1,286 @@
+/* pool: compute threads, fork and join.
+ * Owns:    its threads.
+ * Threads: ig_pool_run from one thread at a time; it is thread 0 of the work.
+ * Memory:  one block at make; a run allocates nothing.
+ * Why a claim before every part: each run, each worker's slot moves from "open" to "done", by the worker
+ * or, when the worker has not even started, by the caller, who then does that part itself. So a worker
+ * that sleeps or has lost its core costs its help and nothing else, and a worker that comes late finds
+ * its claim refused before it reads a word of the job. */
+#include "base/base.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    LINE_BYTES = 128,        /* two cache lines: some CPUs fetch them in pairs */
+    THREADS_MAX = 1024,
+    SPIN_NS = 60000,         /* how long to look before sleeping; a futex wake costs about 40 us */
+    GRACE_NS = 1000,         /* how long the caller leaves a part to a worker that is on its way */
+};
+
+/* A slot's word in run r: 2r = open, 2r + 1 = its worker is at it, 2r + 2 = done. */
+typedef struct slot {
+    _Alignas(LINE_BYTES) _Atomic uint64_t word;
+} slot;
+
+typedef struct job {
+    ig_pool_fn *fn;
+    void *arg;
+    int n, chunk; /* chunk 0: one part a thread */
+} job;
+
+struct ig_pool {
+    int n_threads, spin, grace; /* spins are counted in pauses: a clock in the loop would be the loop */
+    bool running;
+    uint64_t n_runs;
+    pthread_t *ids; /* [n_threads], 0 unused */
+    /* The caller writes these; a worker looks at `run` and, once its claim holds, at the job. */
+    _Alignas(LINE_BYTES) _Atomic uint64_t run; /* number of the open run */
+    job job;
+    _Atomic bool quit;
+    _Alignas(LINE_BYTES) _Atomic int64_t next;    /* first row not yet taken, when chunk > 0 */
+    _Alignas(LINE_BYTES) _Atomic uint32_t parked;  /* 1: a worker may be asleep here */
+    _Alignas(LINE_BYTES) _Atomic uint32_t joining; /* 1: the caller may be asleep here */
+    slot slots[]; /* [n_threads], 0 unused */
+};
+
+typedef struct worker_arg {
+    ig_pool *pool;
+    int thread;
+} worker_arg;
+
+static inline void cpu_pause(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb" ::: "memory"); /* yield is a no-op on most cores; isb takes as long as a pause */
+#endif
+}
+
+/* ---- sleeping: `word` is 1 while somebody may sleep on it. Who waits sets it and looks at the condition
+ * once more; who posts makes the condition true and looks at the word. Both in one total order (seq_cst),
+ * so one of the two sees the other. Without a sleeper a post is one load. */
+
+static void park(_Atomic uint32_t *word) {
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, 1, NULL, NULL, 0);
+}
+
+static void unpark_if_parked(_Atomic uint32_t *word) {
+    if (atomic_load(word) == 0) return;
+    atomic_store(word, 0);
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+}
+
+/* ---- the parts of a run */
+
+static int part_start(int n, int part, int n_parts) {
+    return (int)((int64_t)n * part / n_parts);
+}
+
+static void run_part(ig_pool *p, int part, int thread) {
+    const job *j = &p->job;
+    int lo = part_start(j->n, part, p->n_threads), hi = part_start(j->n, part + 1, p->n_threads);
+    if (lo < hi) j->fn(j->arg, lo, hi, thread);
+}
+
+static void run_chunks(ig_pool *p, int thread) {
+    const job *j = &p->job;
+    for (;;) {
+        int64_t lo = atomic_fetch_add_explicit(&p->next, j->chunk, memory_order_relaxed);
+        if (lo >= j->n) return;
+        int64_t hi = lo + j->chunk < j->n ? lo + j->chunk : j->n;
+        j->fn(j->arg, (int)lo, (int)hi, thread);
+    }
+}
+
+/* ---- the workers */
+
+static uint64_t wait_for_run(ig_pool *p, uint64_t seen) {
+    for (int i = 0; i < p->spin; i++) {
+        uint64_t run = atomic_load_explicit(&p->run, memory_order_acquire);
+        if (run != seen) return run;
+        cpu_pause();
+    }
+    for (;;) {
+        atomic_store(&p->parked, 1);
+        uint64_t run = atomic_load(&p->run);
+        if (run != seen) return run;
+        park(&p->parked);
+    }
+}
+
+static void *worker(void *arg) {
+    ig_pool *p = ((worker_arg *)arg)->pool;
+    int thread = ((worker_arg *)arg)->thread;
+    _Atomic uint64_t *word = &p->slots[thread].word;
+    uint64_t seen = 0;
+    free(arg);
+
+    for (;;) {
+        seen = wait_for_run(p, seen);
+        uint64_t open = 2 * seen;
+        /* A claim that holds keeps the run open until we say done: only now may the job be read. */
+        if (!atomic_compare_exchange_strong_explicit(word, &open, 2 * seen + 1, memory_order_acquire,
+                                                     memory_order_relaxed))
+            continue;
+        if (atomic_load_explicit(&p->quit, memory_order_relaxed)) return NULL;
+        if (p->job.chunk > 0) run_chunks(p, thread);
+        else run_part(p, thread, thread);
+        atomic_store(word, 2 * seen + 2);
+        unpark_if_parked(&p->joining);
+    }
+}
+
+/* ---- the caller */
+
+/* Ends part `thread` of run r: waits for its worker, or does it here when the worker has not begun. */
+static void join_part(ig_pool *p, int thread, uint64_t r) {
+    _Atomic uint64_t *word = &p->slots[thread].word;
+    const uint64_t done = 2 * r + 2;
+    uint64_t now = atomic_load_explicit(word, memory_order_acquire);
+
+    for (int i = 0; now == 2 * r && i < p->grace; i++) {
+        cpu_pause();
+        now = atomic_load_explicit(word, memory_order_acquire);
+    }
+    if (now == 2 * r && atomic_compare_exchange_strong_explicit(word, &now, done, memory_order_acquire,
+                                                                memory_order_acquire)) {
+        if (p->job.chunk == 0) run_part(p, thread, 0); /* chunks are all taken by now */
+        return;
+    }
+    for (int i = 0; now != done && i < p->spin; i++) {
+        cpu_pause();
+        now = atomic_load_explicit(word, memory_order_acquire);
+    }
+    while (now != done) {
+        atomic_store(&p->joining, 1);
+        now = atomic_load(word);
+        if (now == done) break;
+        park(&p->joining);
+        now = atomic_load(word);
+    }
+}
+
+static int chunk_of(int n, int n_threads, int grain) {
+    int64_t quarter = n / ((int64_t)n_threads * 4 * grain);
+    return (int)(quarter < 1 ? 1 : quarter) * grain;
+}
+
+void ig_pool_run(ig_pool *p, ig_pool_fn *fn, void *arg, int n, int grain) {
+    ig_assert(n >= 0 && grain >= 0);
+    if (n == 0) return;
+    if (!p || p->n_threads == 1 || n == 1 || n <= grain) {
+        fn(arg, 0, n, 0);
+        return;
+    }
+    ig_assert(!p->running); /* a job that runs a job, or two callers */
+    p->running = true;
+
+    uint64_t r = ++p->n_runs;
+    p->job = (job){fn, arg, n, grain > 0 ? chunk_of(n, p->n_threads, grain) : 0};
+    if (grain > 0) atomic_store_explicit(&p->next, 0, memory_order_relaxed);
+    atomic_store(&p->run, r);
+    unpark_if_parked(&p->parked);
+
+    if (grain > 0) run_chunks(p, 0);
+    else run_part(p, 0, 0);
+    for (int t = 1; t < p->n_threads; t++) join_part(p, t, r);
+    p->running = false;
+}
+
+/* ---- start and end */
+
+static uint64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* A pause takes 10 to 150 cycles, by CPU: the best of a few tries tells how many make up `ns`. */
+static int pauses_in(uint64_t ns) {
+    enum { TRIES = 5, PAUSES = 200 };
+    uint64_t best = UINT64_MAX;
+    for (int t = 0; t < TRIES; t++) {
+        uint64_t start = now_ns();
+        for (int i = 0; i < PAUSES; i++) cpu_pause();
+        uint64_t took = now_ns() - start;
+        if (took < best) best = took;
+    }
+    uint64_t n = ns * PAUSES / (best < 1 ? 1 : best);
+    return n < 16 ? 16 : n > 100000 ? 100000 : (int)n;
+}
+
+static void stop_workers(ig_pool *p, int n_started) {
+    atomic_store_explicit(&p->quit, true, memory_order_relaxed);
+    atomic_store(&p->run, ++p->n_runs);
+    unpark_if_parked(&p->parked);
+    for (int t = 1; t <= n_started; t++) pthread_join(p->ids[t], NULL);
+}
+
+static int start_worker(ig_pool *p, int thread) {
+    worker_arg *a = malloc(sizeof *a);
+    if (!a) return ENOMEM;
+    *a = (worker_arg){p, thread};
+    int rc = pthread_create(&p->ids[thread], NULL, worker, a);
+    if (rc != 0) {
+        free(a);
+        return rc;
+    }
+    char name[16];
+    snprintf(name, sizeof name, "ingle-pool-%d", thread);
+    pthread_setname_np(p->ids[thread], name);
+    return 0;
+}
+
+ig_status ig_pool_make(ig_pool **out, int n_threads, ig_err *err) {
+    if (n_threads < 1 || n_threads > THREADS_MAX)
+        return ig_fail(err, IG_EINVAL, "pool: %d threads, must be 1 to %d", n_threads, THREADS_MAX);
+    ig_pool *p = aligned_alloc(LINE_BYTES, sizeof *p + (size_t)n_threads * sizeof(slot));
+    pthread_t *ids = calloc((size_t)n_threads, sizeof *ids);
+    if (!p || !ids) {
+        free(p);
+        free(ids);
+        return ig_fail(err, IG_ELIMIT, "pool: no memory for %d threads", n_threads);
+    }
+    memset(p, 0, sizeof *p);
+    p->n_threads = n_threads;
+    p->ids = ids;
+    p->spin = pauses_in(SPIN_NS);
+    p->grace = pauses_in(GRACE_NS);
+    for (int t = 0; t < n_threads; t++) atomic_init(&p->slots[t].word, 2);
+
+    sigset_t all, before; /* signals go to threads that expect them */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int rc = 0, t = 1;
+    while (t < n_threads && (rc = start_worker(p, t)) == 0) t++;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (rc != 0) {
+        stop_workers(p, t - 1);
+        free(ids);
+        free(p);
+        return ig_fail(err, IG_ELIMIT, "pool: thread %d of %d: %s", t, n_threads, strerror(rc));
+    }
+    *out = p;
+    return IG_OK;
+}
+
+void ig_pool_free(ig_pool *p) {
+    if (!p) return;
+    ig_assert(!p->running);
+    stop_workers(p, p->n_threads - 1);
+    free(p->ids);
+    free(p);
+}
+
+int ig_pool_threads(const ig_pool *p) {
+    return p ? p->n_threads : 1;
+}
