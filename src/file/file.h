@@ -89,8 +89,10 @@ ig_status ig_gguf_get_f64(const ig_gguf *g, const char *key, double *out, ig_err
 ig_status ig_gguf_get_bool(const ig_gguf *g, const char *key, bool *out, ig_err *err);
 ig_status ig_gguf_get_string(const ig_gguf *g, const char *key, ig_slice *out, ig_err *err);
 ig_status ig_gguf_get_array(const ig_gguf *g, const char *key, ig_gguf_array *out, ig_err *err);
-uint64_t ig_gguf_array_u64(const ig_gguf_array *a, uint64_t i); /* integer kinds; negatives as two's complement */
-double ig_gguf_array_f64(const ig_gguf_array *a, uint64_t i);   /* any number kind */
+/* Integer kinds and bool; negatives as two's complement. Of another kind: UINT64_MAX. */
+uint64_t ig_gguf_array_u64(const ig_gguf_array *a, uint64_t i);
+/* Any number kind. Of another kind: NaN. */
+double ig_gguf_array_f64(const ig_gguf_array *a, uint64_t i);
 int ig_gguf_n_keys(const ig_gguf *g);
 ig_slice ig_gguf_key(const ig_gguf *g, int i, ig_gguf_kind *kind);
 
@@ -100,7 +102,8 @@ const ig_gguf_tensor *ig_gguf_find(const ig_gguf *g, const char *name); /* NULL:
 /* n bytes of a tensor from byte `from` on, whole or an error. */
 ig_status ig_gguf_read(const ig_gguf *g, const ig_gguf_tensor *t, uint64_t from, void *out, size_t n, ig_err *err);
 
-/* The block type by number: its name in the format ("Q4_1"), values and bytes of a block. NULL: unknown. */
+/* The block type by number: its name in the format ("Q4_1"), values and bytes of a block. NULL: unknown. A
+ * type known by name only has n_values 0; no tensor of an open file is of such a type. */
 typedef struct ig_gguf_type {
     const char *name;
     uint32_t n_values, n_bytes;
