@@ -1,0 +1,118 @@
+/* load: a model made ready, and a generation run on it. What serve, chat, generate and bench have in common. */
+#ifndef IG_APP_LOAD_H
+#define IG_APP_LOAD_H
+
+#include "app/app.h"
+#include "engine/engine.h"
+#include "text/text.h"
+
+#include <signal.h>
+
+/* ---- models.c: which file ------------------------------------------------------------------------------- */
+
+/* A path to a .gguf file; or words that all occur in a name in the cache's models folder, in any case; or
+ * NULL: the only model there, else the starter. *path is malloc'd. Says why and returns 3 otherwise. */
+int ig_models_find(char **path, const char *arg);
+/* $INGLE_CACHE, else $XDG_CACHE_HOME/ingle, else ~/.cache/ingle. malloc'd; NULL: no HOME, or no memory. */
+char *ig_models_cache_dir(void);
+
+/* ---- load.c --------------------------------------------------------------------------------------------- */
+
+typedef struct ig_load_options {
+    const char *model;      /* as ig_models_find takes it */
+    int n_threads;          /* 0: ig_cpu_count() */
+    ig_engine_config engine; /* n_ctx, n_slots, budgets, chunk */
+    bool text_only;         /* tokenizer and template, no weights and no engine */
+    bool no_engine;         /* weights but no engine thread: the caller drives the model itself */
+    bool quiet;             /* no progress on a terminal */
+} ig_load_options;
+
+static inline ig_load_options ig_load_defaults(void) {
+    return (ig_load_options){.engine = ig_engine_defaults()};
+}
+
+/* The rows of an option table that every verb with a model shares. `o` is an ig_load_options. */
+#define IG_LOAD_OPTIONS(o)                                                                                      \
+    {"threads", .kind = IG_OPT_INT, .to = &(o).n_threads, .min = 0, .max = 1024, .value = "N",                  \
+     .help = "compute threads (0: all cores of this process)"},                                                 \
+    {"ctx", .other = "context", .kind = IG_OPT_INT, .to = &(o).engine.n_ctx, .min = 0, .max = 1 << 24,          \
+     .value = "N", .help = "tokens of one conversation (0: the model's)"},                                      \
+    {"memory-budget", .kind = IG_OPT_SIZE, .to = &(o).engine.memory_budget_bytes, .min = 0, .max = 1e18,        \
+     .value = "SIZE", .help = "memory to plan with, as 4G or 512Mi (0: 75 % of what is free)"},                 \
+    {"kv-budget", .kind = IG_OPT_SIZE, .to = &(o).engine.kv_budget_bytes, .min = 0, .max = 1e18,                \
+     .value = "SIZE", .help = "memory for keys and values (0: chosen from what is free)"}
+
+/* The defaults of a generation, and the rows that change them. `s` is an ig_sampling, `seeded` a bool. */
+static inline ig_sampling ig_sampling_defaults(void) {
+    return (ig_sampling){.temperature = 0.7f};
+}
+#define IG_SAMPLING_OPTIONS(s, seeded)                                                                          \
+    {"temperature", .other = "temp", .kind = IG_OPT_REAL, .to = &(s).temperature, .min = 0, .max = 5,           \
+     .value = "X", .help = "0 always takes the likeliest token"},                                               \
+    {"top-p", .kind = IG_OPT_REAL, .to = &(s).top_p, .min = 0, .max = 1, .value = "P",                          \
+     .help = "keep the likeliest tokens that hold this much (0 or 1: all)"},                                    \
+    {"top-k", .kind = IG_OPT_INT, .to = &(s).top_k, .min = 0, .max = 1 << 24, .value = "K",                     \
+     .help = "keep the K likeliest tokens (0: all)"},                                                           \
+    {"min-p", .kind = IG_OPT_REAL, .to = &(s).min_p, .min = 0, .max = 1, .value = "P",                          \
+     .help = "drop tokens less likely than P times the likeliest (0: none)"},                                   \
+    {"seed", .kind = IG_OPT_U64, .to = &(s).seed, .value = "N", .given = &(seeded),                             \
+     .help = "the same seed gives the same text (default: a fresh one)"}
+
+typedef struct ig_loaded {
+    char *path;
+    char name[128];            /* the file's name without .gguf: what /v1/models shows */
+    int64_t modified_s;        /* mtime of the file */
+    ig_gguf *gguf;
+    ig_tokenizer *tokenizer;
+    ig_template *chat;         /* NULL: see chat_err */
+    ig_err chat_err;           /* why there is no chat template */
+    ig_pool *pool;
+    ig_model *model;           /* NULL when text_only */
+    ig_engine *engine;         /* NULL when text_only or no_engine */
+    ig_engine_plan plan;
+    int n_threads;
+    uint64_t load_ns;          /* all of it */
+} ig_loaded;
+
+int ig_load(ig_loaded *out, const ig_load_options *o);
+void ig_unload(ig_loaded *l); /* stops the engine first; a zeroed one is fine */
+
+/* ---- stream.c: messages to tokens, a generation to text --------------------------------------------------- */
+
+typedef struct ig_message {
+    const char *role; /* "system", "user", "assistant" */
+    ig_slice content; /* valid UTF-8 */
+} ig_message;
+
+/* The prompt of a chat, with the opening of the assistant's turn. IG_EFORMAT without a template. */
+ig_status ig_messages_encode(const ig_loaded *l, const ig_message *v, int n, ig_tokens *out, ig_err *err);
+/* The same as text, for people. */
+ig_status ig_messages_render(const ig_loaded *l, const ig_message *v, int n, ig_buf *out, ig_err *err);
+/* Plain text, BOS as the file says. */
+ig_status ig_text_encode(const ig_loaded *l, ig_slice text, ig_tokens *out, ig_err *err);
+
+typedef struct ig_stream {
+    const uint32_t *prompt;
+    int n_prompt;
+    int max_tokens;              /* 0: what the context leaves */
+    ig_sampling sampling;
+    const ig_slice *stops;
+    int n_stops;
+    /* Whole characters, as soon as they can no longer be part of a stop string. False ends the run. */
+    bool (*text)(void *ud, ig_slice text);
+    void *ud;
+    const volatile sig_atomic_t *interrupted; /* non-zero ends the run within 50 ms; or NULL */
+} ig_stream;
+
+typedef struct ig_stream_result {
+    ig_finish finish;            /* IG_FINISH_STOP also for a stop string */
+    int stop;                    /* which stop string matched, -1 none */
+    ig_gen_stats stats;
+    uint64_t total_ns;
+} ig_stream_result;
+
+/* Runs one generation to its end on the caller's thread. A generation that failed is IG_EIO with the
+ * engine's reason; one that was interrupted is IG_OK with IG_FINISH_CANCELED. */
+ig_status ig_stream_run(const ig_loaded *l, const ig_stream *s, ig_stream_result *out, ig_err *err);
+
+#endif
