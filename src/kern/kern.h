@@ -31,7 +31,9 @@ enum {
 typedef struct ig_act {
     const float *f;          /* [T][K] or NULL */
     int8_t *q;               /* [T][K] or NULL */
-    float *scale, *sum;      /* [T][K/32]; sum = scale * (float)(sum of the block's q) */
+    float *scale;            /* [T][K/32] */
+    int32_t *qsum;           /* [T][K/32] sum of the block's q */
+    float *sum;              /* [T][K/32] scale * (float)qsum */
     int n_cols;
 } ig_act;
 
@@ -44,8 +46,8 @@ typedef struct ig_fmt {
     int group, group_bytes; /* in the file */
     int panel_group, panel_bytes;
     ig_act_kind act;
-    /* One group of row `lane` from the file layout into a panel group. */
-    void (*pack)(uint8_t *panel, const uint8_t *group, int lane);
+    /* Row `lane` of a panel, from one row of the file. */
+    void (*pack)(uint8_t *panel, const uint8_t *row, int lane, int n_cols);
 } ig_fmt;
 
 static inline size_t ig_fmt_row_bytes(const ig_fmt *f, int n_cols) {
@@ -66,7 +68,7 @@ typedef enum ig_kern_op {
     IG_KERN_ROPE,
     IG_KERN_SWIGLU,
     IG_KERN_ADD,
-    IG_KERN_KV_STORE,
+    IG_KERN_TO_F16,
     IG_KERN_ATTENTION,
     IG_KERN_EXP,
     IG_KERN_ARGMAX,
@@ -77,8 +79,9 @@ typedef enum ig_kern_op {
 typedef void ig_linear_fn(float *tile, const uint8_t *panel, const ig_act *x, int row, int m, int n_cols);
 typedef void ig_dequant_fn(float *out, const uint8_t *row, int n_cols);
 typedef void ig_unpack_fn(float *out, const uint8_t *panel, int lane, int n_cols);
-/* One row of n values (a multiple of 32) to int8 with its scales and sums. */
-typedef void ig_quant_fn(int8_t *q, float *scale, float *sum, const float *x, int n);
+/* One row of n values (a multiple of 32) to int8 with its scales and sums. A block that holds a NaN or an
+ * infinity gets a scale that is not finite, so that the row's logits tell. */
+typedef void ig_quant_fn(int8_t *q, float *scale, int32_t *qsum, float *sum, const float *x, int n);
 /* y[i] = x[i] * (1 / sqrt(mean of squares + eps)) * w[i] */
 typedef void ig_norm_fn(float *y, const float *x, const float *w, int n, float eps);
 /* lo[i], hi[i] rotated by the angle whose cosine and sine are given; n a multiple of 8. */
@@ -86,27 +89,26 @@ typedef void ig_rope_fn(float *lo, float *hi, const float *cos, const float *sin
 /* y[i] = gate[i] / (1 + exp(-gate[i])) * up[i] */
 typedef void ig_swiglu_fn(float *y, const float *gate, const float *up, int n);
 typedef void ig_add_fn(float *y, const float *a, const float *b, int n);
-/* n consecutive head dimensions of one position into a block: K (transposed, stride 64) or V. */
-typedef void ig_kv_store_fn(uint16_t *k, uint16_t *v, const float *kx, const float *vx, int n);
+typedef void ig_to_f16_fn(uint16_t *y, const float *x, int n);
+/* y[i] = exp(x[i]); 0 below -87.3, exp(88) above 88, NaN stays NaN. */
 typedef void ig_exp_fn(float *y, const float *x, int n);
 /* Index of the largest, the lowest on a tie; -1 when any is NaN or infinite above. */
 typedef int ig_argmax_fn(const float *x, int n);
 
-/* Attention of n_q queries of one sequence and one kv head. Query i (at position pos[i], ascending) sees
- * keys 0..pos[i]. Block b of keys is at block[b]: K [D][64] then V [64][D], f16. */
+/* Attention of n_q queries of one sequence and one kv head. Query i, at position pos[i] (ascending), sees
+ * keys 0..pos[i]. Keys 64 b .. 64 b + 63 are at block[b]: K [D][64], then V [64][D], f16. */
+enum { IG_ATTENTION_QUERIES_MAX = 64, IG_HEAD_DIM_MAX = 256, IG_ATTENTION_SPAN_BLOCKS = 16 };
 typedef struct ig_attention_args {
-    float *out;              /* n_q rows of D, out_stride floats apart */
-    const float *q;          /* n_q rows of D, already scaled; q_stride floats apart */
-    size_t q_stride, out_stride;
-    const int *pos;          /* [n_q] */
+    float *out;     /* [n_q][D] */
+    const float *q; /* [n_q][D], already scaled */
+    const int *pos; /* [n_q] */
     int n_q, head_dim;
     const uint16_t *const *block;
-    float *scratch;          /* ig_attention_scratch_floats(n_q, head_dim) */
+    float *scratch; /* ig_attention_scratch_floats(n_q, head_dim), aligned to 64 bytes */
 } ig_attention_args;
 typedef void ig_attention_fn(const ig_attention_args *a);
-enum { IG_ATTENTION_QUERIES_MAX = 64, IG_HEAD_DIM_MAX = 256 };
 static inline size_t ig_attention_scratch_floats(int n_q, int head_dim) {
-    return (size_t)n_q * (size_t)(64 + 3 * head_dim) + (size_t)64 * (size_t)head_dim + 4u * (size_t)n_q;
+    return (size_t)n_q * (size_t)(64 + head_dim) + (size_t)64 * (size_t)head_dim + 64;
 }
 
 typedef struct ig_kern {
@@ -126,7 +128,7 @@ typedef struct ig_kern {
         ig_rope_fn *rope;
         ig_swiglu_fn *swiglu;
         ig_add_fn *add;
-        ig_kv_store_fn *kv_store;
+        ig_to_f16_fn *to_f16;
         ig_attention_fn *attention;
         ig_exp_fn *exp;
         ig_argmax_fn *argmax;

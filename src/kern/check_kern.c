@@ -1,0 +1,407 @@
+/* check_kern: walks the list of kernels. Each variant that this CPU can run is compared with the scalar
+ * one, bit for bit: odd sizes, tails, row counts 1..13 and 48, rows in company and alone, every output
+ * between guard pages, extreme values. The scalar ones are compared with float64 within bounds. With
+ * --bench it times each cell instead (best of many, thread CPU time).
+ * A negative control breaks one activation and expects the comparison to notice. */
+#include "kern/kern.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+static int n_passed, n_failed;
+static uint64_t rng_state = 88172645463325252ull;
+
+static uint32_t rnd(void) {
+    rng_state ^= rng_state << 13, rng_state ^= rng_state >> 7, rng_state ^= rng_state << 17;
+    return (uint32_t)(rng_state >> 32);
+}
+static float uniform(void) { return (float)rnd() / 4294967296.0f * 2.0f - 1.0f; }
+static float bell(void) { return (uniform() + uniform() + uniform()) * 0.8f; }
+
+static void result(bool ok, const char *name, const char *what) {
+    if (ok) n_passed++;
+    else n_failed++, printf("FAIL %s: %s\n", name, what);
+}
+
+/* n bytes that end at a page nobody may touch (or begin after one), 64-aligned when `aligned`. */
+typedef struct guarded { uint8_t *map, *p; size_t map_bytes; } guarded;
+static guarded guard(size_t n) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), inner = (n + 63) / 64 * 64, body = (inner + page - 1) / page * page;
+    guarded g = {.map_bytes = body + 2 * page};
+    g.map = mmap(NULL, g.map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (g.map == MAP_FAILED) { perror("mmap"); exit(1); }
+    mprotect(g.map, page, PROT_NONE);
+    mprotect(g.map + page + body, page, PROT_NONE);
+    g.p = g.map + page + body - inner;
+    return g;
+}
+static void unguard(guarded g) { munmap(g.map, g.map_bytes); }
+
+/* A row of random but valid weights in the file layout. Scales are plain halves. */
+static void random_row(const ig_fmt *f, uint8_t *row, int n_cols) {
+    size_t n = ig_fmt_row_bytes(f, n_cols);
+    for (size_t i = 0; i < n; i++) row[i] = (uint8_t)rnd();
+    for (int g = 0; g < n_cols / f->group; g++) {
+        uint8_t *p = row + (size_t)g * (size_t)f->group_bytes;
+        if (strcmp(f->name, "f32") == 0) {
+            float x = bell();
+            memcpy(p, &x, 4);
+        } else if (strcmp(f->name, "bf16") == 0) {
+            float x = bell();
+            memcpy(p, (uint8_t *)&x + 2, 2);
+        } else { /* f16 itself, or a scale in front, and a minimum behind it */
+            uint16_t h = ig_f32_to_f16(bell() * 0.1f);
+            memcpy(p, &h, 2);
+            if (strcmp(f->name, "q4_1") == 0) h = ig_f32_to_f16(bell()), memcpy(p + 2, &h, 2);
+        }
+    }
+}
+
+typedef struct acts { float *f; ig_act act; } acts;
+static acts random_acts(int n_rows, int n_cols, const ig_kern *quant) {
+    acts a = {.f = aligned_alloc(64, ((size_t)n_rows * (size_t)n_cols * 4 + 63) / 64 * 64)};
+    size_t n_blocks = (size_t)n_rows * (size_t)((n_cols + 31) / 32);
+    for (int i = 0; i < n_rows * n_cols; i++) a.f[i] = bell() * (rnd() % 64 == 0 ? 30.0f : 1.0f);
+    a.act = (ig_act){.f = a.f, .n_cols = n_cols};
+    if (n_cols % 32 == 0) {
+        a.act.q = malloc((size_t)n_rows * (size_t)n_cols);
+        a.act.scale = malloc(n_blocks * 4), a.act.sum = malloc(n_blocks * 4), a.act.qsum = malloc(n_blocks * 4);
+        for (int r = 0; r < n_rows; r++) {
+            size_t b = (size_t)r * (size_t)(n_cols / 32);
+            quant->fn.quant(a.act.q + (size_t)r * (size_t)n_cols, a.act.scale + b, a.act.qsum + b, a.act.sum + b,
+                            a.f + (size_t)r * (size_t)n_cols, n_cols);
+        }
+    }
+    return a;
+}
+static void free_acts(acts a) {
+    free(a.f), free(a.act.q), free(a.act.scale), free(a.act.sum), free(a.act.qsum);
+}
+
+/* The panel of 16 random rows, guarded; the rows in `rows`. */
+static guarded random_panel(const ig_fmt *f, int n_cols, uint8_t *rows) {
+    size_t row_bytes = ig_fmt_row_bytes(f, n_cols);
+    guarded g = guard(ig_fmt_panel_bytes(f, n_cols));
+    for (int lane = 0; lane < IG_PANEL_ROWS; lane++) {
+        random_row(f, rows + (size_t)lane * row_bytes, n_cols);
+        f->pack(g.p, rows + (size_t)lane * row_bytes, lane, n_cols);
+    }
+    return g;
+}
+
+static void check_linear(const ig_kern *k) {
+    const ig_kern *ref = ig_kern_reference(IG_KERN_LINEAR, k->fmt), *quant = ig_kern_reference(IG_KERN_QUANT, NULL);
+    const ig_kern *dequant = ig_kern_reference(IG_KERN_DEQUANT, k->fmt);
+    static const int cols[] = {32, 64, 96, 576, 1536}, rows[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 48};
+    bool same = true, alone = true, near = true, notices = true;
+    for (size_t ci = 0; ci < sizeof cols / sizeof *cols; ci++) {
+        int n_cols = cols[ci];
+        uint8_t *file = malloc(ig_fmt_row_bytes(k->fmt, n_cols) * IG_PANEL_ROWS);
+        guarded panel = random_panel(k->fmt, n_cols, file);
+        acts a = random_acts(50, n_cols, quant);
+        for (size_t ri = 0; ri < sizeof rows / sizeof *rows; ri++) {
+            int m = rows[ri], from = m == 48 ? 2 : (int)ri % 3;
+            guarded y = guard((size_t)m * 64), z = guard((size_t)m * 64);
+            memset(y.p, 0xee, (size_t)m * 64), memset(z.p, 0x11, (size_t)m * 64);
+            k->fn.linear((float *)(void *)y.p, panel.p, &a.act, from, m, n_cols);
+            ref->fn.linear((float *)(void *)z.p, panel.p, &a.act, from, m, n_cols);
+            if (memcmp(y.p, z.p, (size_t)m * 64)) same = false;
+            for (int r = 0; r < m; r++) {
+                float one[16];
+                k->fn.linear(one, panel.p, &a.act, from + r, 1, n_cols);
+                if (memcmp(one, y.p + r * 64, 64)) alone = false;
+            }
+            unguard(y), unguard(z);
+        }
+        /* against float64 on what the kernel was given */
+        float tile[16], *w = malloc((size_t)n_cols * 4);
+        k->fn.linear(tile, panel.p, &a.act, 7, 1, n_cols);
+        for (int lane = 0; lane < 16; lane++) {
+            dequant->fn.dequant(w, file + (size_t)lane * ig_fmt_row_bytes(k->fmt, n_cols), n_cols);
+            double sum = 0, mass = 0;
+            for (int i = 0; i < n_cols; i++) {
+                double x = k->fmt->act == IG_ACT_Q8 ? (double)a.act.q[7 * n_cols + i] * (double)a.act.scale[7 * (n_cols / 32) + i / 32]
+                                                    : (double)a.f[7 * n_cols + i];
+                sum += x * (double)w[i], mass += fabs(x * (double)w[i]);
+            }
+            if (fabs((double)tile[lane] - sum) > mass * 4e-6 + 1e-30) near = false;
+        }
+        /* one activation changed by one step must show */
+        float broken[16];
+        if (a.act.q) a.act.q[7 * n_cols + 5] = (int8_t)(a.act.q[7 * n_cols + 5] ^ 1), a.act.qsum[7 * (n_cols / 32)]++;
+        a.f[7 * n_cols + 5] += 1.0f;
+        k->fn.linear(broken, panel.p, &a.act, 7, 1, n_cols);
+        if (!memcmp(broken, tile, sizeof tile)) notices = false;
+        free(w), free(file), free_acts(a), unguard(panel);
+    }
+    result(same, k->name, "bits differ from the scalar kernel");
+    result(alone, k->name, "a row in company differs from the row alone");
+    result(near, k->name, "differs from float64 by more than rounding");
+    result(notices, k->name, "the comparison does not notice a changed input");
+}
+
+static void check_rows_of_format(const ig_kern *k) {
+    bool same = true, agrees = true;
+    for (int n = 32; n <= 1536; n += n < 128 ? 32 : 352) {
+        if (n % k->fmt->group) continue;
+        uint8_t *file = malloc(ig_fmt_row_bytes(k->fmt, n) * IG_PANEL_ROWS);
+        guarded panel = random_panel(k->fmt, n, file), y = guard((size_t)n * 4), z = guard((size_t)n * 4);
+        for (int lane = 0; lane < 16; lane++) {
+            const uint8_t *row = file + (size_t)lane * ig_fmt_row_bytes(k->fmt, n);
+            float *a = (float *)(void *)y.p, *b = (float *)(void *)z.p;
+            if (k->op == IG_KERN_DEQUANT) {
+                k->fn.dequant(a, row, n);
+                ig_kern_reference(IG_KERN_DEQUANT, k->fmt)->fn.dequant(b, row, n);
+            } else {
+                k->fn.unpack(a, panel.p, lane, n);
+                ig_kern_reference(IG_KERN_UNPACK, k->fmt)->fn.unpack(b, panel.p, lane, n);
+            }
+            if (memcmp(a, b, (size_t)n * 4)) same = false;
+            ig_kern_reference(IG_KERN_DEQUANT, k->fmt)->fn.dequant(b, row, n);
+            if (memcmp(a, b, (size_t)n * 4)) agrees = false;
+        }
+        unguard(panel), unguard(y), unguard(z), free(file);
+    }
+    result(same, k->name, "bits differ from the scalar kernel");
+    result(agrees, k->name, "the panel does not give back the row of the file");
+}
+
+/* Numbers that find mistakes: zeros, denormals, huge ones, infinities and NaN now and then. */
+static float nasty(int kind) {
+    static const float list[] = {0.0f, -0.0f, 1e-40f, -1e-40f, 3e38f, -3e38f, 1e-20f, 88.5f, -88.5f, -87.31f, 0.5f, 65504.0f, 65520.0f, 5.9e-8f};
+    uint32_t r = rnd() % 64;
+    if (kind == 2 && r == 0) return INFINITY;
+    if (kind == 2 && r == 1) return NAN;
+    if (kind >= 1 && r < 16) return list[rnd() % (sizeof list / sizeof *list)];
+    return bell() * 4.0f;
+}
+
+static bool equal_or_nan(const float *a, const float *b, int n) {
+    for (int i = 0; i < n; i++)
+        if (memcmp(a + i, b + i, 4) && !(isnan(a[i]) && isnan(b[i]))) return false;
+    return true;
+}
+
+static void run_row(const ig_kern *k, uint8_t *out, const float *x, const float *w, int n) {
+    float *y = (float *)(void *)out;
+    switch (k->op) {
+    case IG_KERN_NORM: k->fn.norm(y, x, w, n, 1e-5f); break;
+    case IG_KERN_SWIGLU: k->fn.swiglu(y, x, w, n); break;
+    case IG_KERN_ADD: k->fn.add(y, x, w, n); break;
+    case IG_KERN_EXP: k->fn.exp(y, x, n); break;
+    case IG_KERN_TO_F16: k->fn.to_f16((uint16_t *)(void *)out, x, n); break;
+    case IG_KERN_QUANT: {
+        size_t b = (size_t)n / 32;
+        k->fn.quant((int8_t *)out, y + n, (int32_t *)(y + n + b), y + n + 2 * b, x, n);
+        break;
+    }
+    case IG_KERN_ROPE:
+        memcpy(out, x, (size_t)n * 8);
+        k->fn.rope(y, y + n, w, w + n, n);
+        break;
+    default: break;
+    }
+}
+
+static void check_row(const ig_kern *k) {
+    const ig_kern *ref = ig_kern_reference(k->op, NULL);
+    bool same = true;
+    for (int round = 0; round < 600; round++) {
+        int n = 1 + (int)(rnd() % 200), kind = round % 3;
+        if (k->op == IG_KERN_QUANT) n = 32 * (1 + n % 20);
+        if (k->op == IG_KERN_ROPE) n = 8 * (1 + n % 16);
+        float *x = malloc((size_t)n * 8), *w = malloc((size_t)n * 8);
+        for (int i = 0; i < 2 * n; i++) x[i] = nasty(kind), w[i] = nasty(kind == 2);
+        size_t bytes = k->op == IG_KERN_TO_F16 ? (size_t)n * 2 : (size_t)n * 8;
+        guarded y = guard(bytes), z = guard(bytes);
+        memset(y.p, 0, bytes), memset(z.p, 0, bytes);
+        run_row(k, y.p, x, w, n), run_row(ref, z.p, x, w, n);
+        if (k->op == IG_KERN_TO_F16 || k->op == IG_KERN_QUANT) {
+            if (kind < 2 && memcmp(y.p, z.p, bytes)) same = false;
+            if (k->op == IG_KERN_QUANT && !equal_or_nan((float *)(void *)y.p + n, (float *)(void *)z.p + n, n / 32)) same = false;
+        } else if (!equal_or_nan((float *)(void *)y.p, (float *)(void *)z.p, (int)(bytes / 4))) same = false;
+        unguard(y), unguard(z), free(x), free(w);
+    }
+    result(same, k->name, "bits differ from the scalar kernel");
+}
+
+static void check_argmax(const ig_kern *k) {
+    bool ok = true;
+    for (int round = 0; round < 300; round++) {
+        int n = 1 + (int)(rnd() % 300), want = 0;
+        float *x = malloc((size_t)n * 4);
+        for (int i = 0; i < n; i++) x[i] = (float)(int)(rnd() % 40) - 20.0f - (round % 4 == 0 ? 1e9f : 0.0f);
+        if (round % 5 == 0) x[rnd() % (uint32_t)n] = -INFINITY;
+        for (int i = 1; i < n; i++) if (x[i] > x[want]) want = i;
+        if (k->fn.argmax(x, n) != want) ok = false;
+        x[rnd() % (uint32_t)n] = round & 1 ? NAN : INFINITY;
+        if (k->fn.argmax(x, n) != -1) ok = false;
+        free(x);
+    }
+    result(ok, k->name, "wrong index, or a broken row was not noticed");
+}
+
+typedef struct keys { uint16_t *mem; const uint16_t **block; } keys;
+static keys random_keys(int n_blocks, int n_d) {
+    keys k = {aligned_alloc(64, (size_t)n_blocks * 64 * 4 * (size_t)n_d), malloc((size_t)n_blocks * sizeof *k.block)};
+    for (size_t i = 0; i < (size_t)n_blocks * 128 * (size_t)n_d; i++) k.mem[i] = ig_f32_to_f16(bell());
+    for (int b = 0; b < n_blocks; b++) k.block[b] = k.mem + (size_t)b * 128 * (size_t)n_d;
+    return k;
+}
+
+static void check_attention(const ig_kern *k) {
+    const ig_kern *ref = ig_kern_reference(IG_KERN_ATTENTION, NULL);
+    bool same = true, alone = true, near = true;
+    for (int round = 0; round < 40; round++) {
+        int n_d = 16 * (1 + (int)(rnd() % 8)), n_q = 1 + (int)(rnd() % 48), start = (int)(rnd() % 300);
+        if (round % 10 == 9) start += 1000 + (int)(rnd() % 1200); /* beyond a span of 1024 */
+        keys kv = random_keys((start + n_q) / 64 + 1, n_d);
+        int *pos = malloc((size_t)n_q * sizeof *pos);
+        for (int i = 0; i < n_q; i++) pos[i] = start + (round % 2 ? i : i / 3);
+        size_t n = (size_t)n_q * (size_t)n_d;
+        float *q = malloc(n * 4);
+        for (size_t i = 0; i < n; i++) q[i] = bell() * 0.7f;
+        guarded y = guard(n * 4), z = guard(n * 4), s = guard(ig_attention_scratch_floats(n_q, n_d) * 4);
+        ig_attention_args a = {(float *)(void *)y.p, q, pos, n_q, n_d, kv.block, (float *)(void *)s.p};
+        k->fn.attention(&a);
+        a.out = (float *)(void *)z.p;
+        ref->fn.attention(&a);
+        if (memcmp(y.p, z.p, n * 4)) same = false;
+        int i = (int)(rnd() % (uint32_t)n_q);
+        ig_attention_args one = {(float *)(void *)z.p, q + (size_t)i * (size_t)n_d, pos + i, 1, n_d, kv.block, (float *)(void *)s.p};
+        k->fn.attention(&one);
+        if (memcmp(z.p, y.p + (size_t)i * (size_t)n_d * 4, (size_t)n_d * 4)) alone = false;
+        for (int d = 0; d < n_d; d++) {
+            double top = -1e30, sum = 0, o = 0;
+            for (int pass = 0; pass < 2; pass++)
+                for (int key = 0; key <= pos[i]; key++) {
+                    const uint16_t *b = kv.block[key / 64];
+                    double sc = 0;
+                    for (int c = 0; c < n_d; c++) sc += (double)q[i * n_d + c] * (double)ig_f16_to_f32(b[c * 64 + key % 64]);
+                    if (pass == 0) top = sc > top ? sc : top;
+                    else sum += exp(sc - top), o += exp(sc - top) * (double)ig_f16_to_f32(b[64 * n_d + key % 64 * n_d + d]);
+                }
+            if (fabs(o / sum - (double)((float *)(void *)y.p)[(size_t)i * (size_t)n_d + (size_t)d]) > 3e-5) near = false;
+            if (d > 2) break;
+        }
+        unguard(y), unguard(z), unguard(s), free(q), free(pos), free(kv.mem), free(kv.block);
+    }
+    result(same, k->name, "bits differ from the scalar kernel");
+    result(alone, k->name, "a query in company differs from the query alone");
+    result(near, k->name, "differs from float64 by more than rounding");
+}
+
+static void check_scalar_math(void) {
+    bool half = true, ex = true, lg = true, trig = true, e32 = true;
+    for (uint32_t h = 0; h < 65536; h++) {
+        float f = ig_f16_to_f32((uint16_t)h);
+        if (isnan(f) ? !isnan(ig_f16_to_f32(ig_f32_to_f16(f))) : ig_f32_to_f16(f) != h) half = false;
+        if (h < 0x7bff) { /* between two neighbours: nearest, ties to even */
+            double a = (double)f, b = (double)ig_f16_to_f32((uint16_t)(h + 1)), mid = (a + b) / 2;
+            if (ig_f32_to_f16((float)mid) != ((h & 1) ? h + 1 : h)) half = false;
+            if (ig_f32_to_f16(nextafterf((float)mid, 1e9f)) != h + 1) half = false;
+            if (ig_f32_to_f16(nextafterf((float)mid, -1e9f)) != h) half = false;
+        }
+    }
+    for (int i = 0; i < 20000; i++) {
+        double x = (double)uniform() * 600.0, y = exp((double)uniform() * 200.0), t = (double)uniform() * 2e5, s, c;
+        if (fabs(ig_math_exp(x) / exp(x) - 1) > 2e-14) ex = false;
+        if (fabs(ig_math_log(y) - log(y)) > 4e-16 * (fabs(log(y)) + 1)) lg = false;
+        ig_math_sincos(t, &s, &c);
+        if (fabs(s - sin(t)) > 1e-15 || fabs(c - cos(t)) > 1e-15) trig = false;
+        float z = uniform() * 87.0f, o;
+        ig_kern_reference(IG_KERN_EXP, NULL)->fn.exp(&o, &z, 1);
+        if (fabs((double)o / exp((double)z) - 1) > 3e-7) e32 = false;
+    }
+    result(half, "f16", "a conversion does not round to nearest even");
+    result(ex, "ig_math_exp", "differs from libm by more than 2e-14");
+    result(lg, "ig_math_log", "differs from libm by more than 4e-16");
+    result(trig, "ig_math_sincos", "differs from libm by more than 1e-15");
+    result(e32, "exp.scalar", "relative error above 3e-7");
+}
+
+/* ---- timing ------------------------------------------------------------------------------------------ */
+
+static double cpu_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void bench(const ig_kern *k) {
+    static const int rows[] = {1, 2, 4, 8, 48};
+    const int n_cols = 576;
+    if (k->op == IG_KERN_LINEAR) {
+        uint8_t *file = malloc(ig_fmt_row_bytes(k->fmt, n_cols) * IG_PANEL_ROWS);
+        guarded panel = random_panel(k->fmt, n_cols, file);
+        acts a = random_acts(48, n_cols, ig_kern_reference(IG_KERN_QUANT, NULL));
+        printf("%-26s", k->name);
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+            static float tile[48 * 16];
+            double best = 1e9;
+            int reps = k->cpu_needs ? 400 / rows[i] + 4 : 2;
+            for (int t = 0; t < 30; t++) {
+                double t0 = cpu_s();
+                for (int j = 0; j < reps; j++) k->fn.linear(tile, panel.p, &a.act, 0, rows[i], n_cols);
+                double dt = (cpu_s() - t0) / reps;
+                if (dt < best) best = dt;
+            }
+            printf("  %3d rows %6.1f GMAC/s", rows[i], (double)rows[i] * 16 * n_cols / best * 1e-9);
+        }
+        printf("\n");
+        free(file), free_acts(a), unguard(panel);
+    } else if (k->op == IG_KERN_ATTENTION) {
+        enum { N_Q = 48, D = 64, CTX = 512 };
+        keys kv = random_keys(CTX / 64, D);
+        static float q[N_Q * D], y[N_Q * D];
+        static int pos[N_Q];
+        float *s = aligned_alloc(64, (ig_attention_scratch_floats(N_Q, D) * 4 + 63) / 64 * 64);
+        for (int i = 0; i < N_Q * D; i++) q[i] = bell();
+        for (int n_q = 3; n_q <= N_Q; n_q += N_Q - 3) {
+            for (int i = 0; i < n_q; i++) pos[i] = CTX - 1;
+            ig_attention_args a = {y, q, pos, n_q, D, kv.block, s};
+            double best = 1e9;
+            for (int t = 0; t < (k->cpu_needs ? 200 : 2); t++) {
+                double t0 = cpu_s();
+                k->fn.attention(&a);
+                double dt = cpu_s() - t0;
+                if (dt < best) best = dt;
+            }
+            printf("%-26s  %3d queries x 512 keys %8.1f us, %5.1f GMAC/s\n", k->name, n_q, best * 1e6,
+                   2.0 * n_q * CTX * D / best * 1e-9);
+        }
+        free(kv.mem), free(kv.block), free(s);
+    }
+}
+
+int main(int argc, char **argv) {
+    bool timing = argc > 1 && strcmp(argv[1], "--bench") == 0;
+    uint32_t cpu = ig_cpu_features();
+    const ig_kern *k;
+    int n_skipped = 0;
+    for (int i = 0; (k = ig_kern_at(i)) != NULL; i++) {
+        if (k->cpu_needs & ~cpu) {
+            n_skipped++;
+            if (!timing) printf("skip %s, because this CPU cannot run it\n", k->name);
+            continue;
+        }
+        if (timing) bench(k);
+        else if (k->op == IG_KERN_LINEAR) check_linear(k);
+        else if (k->op == IG_KERN_DEQUANT || k->op == IG_KERN_UNPACK) check_rows_of_format(k);
+        else if (k->op == IG_KERN_ATTENTION) check_attention(k);
+        else if (k->op == IG_KERN_ARGMAX) check_argmax(k);
+        else check_row(k);
+    }
+    if (timing) return 0;
+    check_scalar_math();
+    for (int op = 0; op < IG_KERN_N_OPS; op++) /* every cell has its scalar definition */
+        for (int i = 0; (k = ig_kern_at(i)) != NULL; i++)
+            if ((int)k->op == op && !ig_kern_reference(k->op, k->fmt)) result(false, k->name, "no scalar kernel");
+    printf("check_kern: %d passed, %d failed, %d skipped\n", n_passed, n_failed, n_skipped);
+    return n_failed ? 1 : 0;
+}

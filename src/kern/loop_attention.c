@@ -1,0 +1,81 @@
+/* loop_attention: one query after the other, the definition. Fast tiles are in tuned/.
+ * For a query at position p, key blocks of 64 at absolute positions, spans of 16 blocks:
+ *   score   s[k] = fma chain over d ascending of q[d] * K[d][k]; keys past p count as -1e30
+ *   in a span, blocks ascending, from m = -1e30, l = 0, acc = 0:
+ *           m' = max(m, max s); e[k] = exp(s[k] - m')
+ *           when m' != m: c = exp(m - m'), l = l * c, acc = acc * c
+ *           l = l + (8 lanes k % 8 ascending, joined by vf_sum's tree); acc[d] = fma(e[k], V[k][d], acc[d])
+ *   spans ascending: the first is the total; then with m'' = max(M, m), c = exp(M - m''), e = exp(m - m''):
+ *           L = fma(l, e, L * c), A[d] = fma(acc[d], e, A[d] * c)
+ *   out[d] = A[d] * (1 / L) + 0: a tile that multiplies masked values by 0 can change the sign of a zero,
+ *            and this takes it away. */
+#include "kern/simd.h"
+
+#include <math.h>
+
+static float exp1(float x) {
+    float t[8] = {0};
+    t[0] = x;
+    vf_store(t, vf_exp(vf_load(t)));
+    return t[0];
+}
+
+static void one_query(const ig_attention_args *a, int i, float *acc, float *total) {
+    const int n_d = a->head_dim, pos = a->pos[i], n_blocks = pos / 64 + 1;
+    const float *q = a->q + (size_t)i * (size_t)n_d;
+    float s[64], m = -1e30f, l = 0.0f, top = 0.0f, sum = 0.0f;
+    for (int d = 0; d < n_d; d++) acc[d] = 0.0f;
+    for (int b = 0; b < n_blocks; b++) {
+        const uint16_t *kt = a->block[b], *v = kt + (size_t)64 * (size_t)n_d;
+        int n_keys = pos - b * 64 + 1;
+        if (n_keys > 64) n_keys = 64;
+        float high = m;
+        for (int k = 0; k < 64; k++) {
+            float x = 0.0f;
+            for (int d = 0; d < n_d; d++) x = fmaf(q[d], ig_f16_to_f32(kt[d * 64 + k]), x);
+            s[k] = k < n_keys ? x : -1e30f;
+            high = s[k] > high || s[k] != s[k] ? s[k] : high;
+        }
+        vf lanes = vf_set(0.0f);
+        for (int k = 0; k < 64; k += 8) {
+            vf e = vf_exp(vf_sub(vf_load(s + k), vf_set(high)));
+            vf_store(s + k, e);
+            lanes = vf_add(lanes, e);
+        }
+        if (high != m) {
+            float c = exp1(m - high);
+            l = l * c;
+            for (int d = 0; d < n_d; d++) acc[d] = acc[d] * c;
+            m = high;
+        }
+        l = l + vf_sum(lanes);
+        for (int k = 0; k < n_keys; k++)
+            for (int d = 0; d < n_d; d++) acc[d] = fmaf(s[k], ig_f16_to_f32(v[k * n_d + d]), acc[d]);
+        bool last = b + 1 == n_blocks;
+        if ((b + 1) % IG_ATTENTION_SPAN_BLOCKS != 0 && !last) continue;
+        if (b < IG_ATTENTION_SPAN_BLOCKS) {
+            top = m, sum = l;
+            for (int d = 0; d < n_d; d++) total[d] = acc[d];
+        } else {
+            float both = top > m ? top : m, c = exp1(top - both), e = exp1(m - both);
+            sum = fmaf(l, e, sum * c);
+            for (int d = 0; d < n_d; d++) total[d] = fmaf(acc[d], e, total[d] * c);
+            top = both;
+        }
+        m = -1e30f, l = 0.0f;
+        for (int d = 0; d < n_d; d++) acc[d] = 0.0f;
+    }
+    float inv = 1.0f / sum;
+    float *out = a->out + (size_t)i * (size_t)n_d;
+    for (int d = 0; d < n_d; d++) out[d] = total[d] * inv + 0.0f;
+}
+
+static void attention(const ig_attention_args *a) {
+    for (int i = 0; i < a->n_q; i++) one_query(a, i, a->scratch, a->scratch + a->head_dim);
+}
+
+static const ig_kern kerns[] = {
+    {IG_KERN_ATTENTION, NULL, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED, KERN_NAME("attention"), "equals scalar",
+     {.attention = attention}},
+};
+KERN_EXPORT(loop_attention, kerns);

@@ -1,0 +1,174 @@
+/* attention_tile: all queries of a tile against one key block at a time, as two small matrix products with
+ * 16 columns in registers (loop_attention.c has the definition). f16 blocks are widened once into scratch
+ * when enough queries use them, and in registers otherwise. */
+#include "kern/simd.h"
+
+#include <string.h>
+
+enum { WIDEN_FROM_QUERIES = 12 };
+#define INLINE static inline __attribute__((always_inline))
+#define ROWS(X) X(0) X(1) X(2) X(3) X(4) X(5)
+
+/* C[n][16] (+)= A[n][kk] B[kk][16], one fma chain an element, k ascending. */
+INLINE void product_16(float *c, size_t ldc, const float *a, size_t lda, const void *b, size_t ldb, int kk,
+                       const int n, const bool f16, const bool add) {
+#define X(r)                                                       \
+    __m256 f##r##0 = _mm256_setzero_ps(), f##r##1 = f##r##0;       \
+    if (n > r && add) f##r##0 = _mm256_loadu_ps(c + r * ldc), f##r##1 = _mm256_loadu_ps(c + r * ldc + 8);
+    ROWS(X)
+#undef X
+    for (int k = 0; k < kk; k++) {
+        __m256 b0, b1;
+        if (f16) {
+            const uint16_t *p = (const uint16_t *)b + (size_t)k * ldb;
+            b0 = vf_from_f16(p), b1 = vf_from_f16(p + 8);
+        } else {
+            const float *p = (const float *)b + (size_t)k * ldb;
+            b0 = _mm256_loadu_ps(p), b1 = _mm256_loadu_ps(p + 8);
+        }
+#define X(r)                                                   \
+    if (n > r) {                                               \
+        __m256 x = _mm256_broadcast_ss(a + r * lda + k);       \
+        f##r##0 = _mm256_fmadd_ps(x, b0, f##r##0);             \
+        f##r##1 = _mm256_fmadd_ps(x, b1, f##r##1);             \
+    }
+        ROWS(X)
+#undef X
+    }
+#define X(r) \
+    if (n > r) _mm256_storeu_ps(c + r * ldc, f##r##0), _mm256_storeu_ps(c + r * ldc + 8, f##r##1);
+    ROWS(X)
+#undef X
+}
+
+/* C[m][n_cols] (+)= A[m][kk] B[kk][n_cols]; n_cols a multiple of 16. */
+INLINE void product(float *c, size_t ldc, const float *a, size_t lda, const void *b, size_t ldb, int m,
+                    int n_cols, int kk, const bool f16, const bool add) {
+    for (int j = 0; j < n_cols; j += 16) {
+        const void *bj = f16 ? (const void *)((const uint16_t *)b + j) : (const void *)((const float *)b + j);
+        float *cj = c + j;
+        int r = 0;
+        for (; r + 6 <= m; r += 6)
+            product_16(cj + (size_t)r * ldc, ldc, a + (size_t)r * lda, lda, bj, ldb, kk, 6, f16, add);
+        for (; r + 3 <= m; r += 3)
+            product_16(cj + (size_t)r * ldc, ldc, a + (size_t)r * lda, lda, bj, ldb, kk, 3, f16, add);
+        for (; r < m; r++)
+            product_16(cj + (size_t)r * ldc, ldc, a + (size_t)r * lda, lda, bj, ldb, kk, 1, f16, add);
+    }
+}
+
+INLINE void widen(float *y, const uint16_t *x, size_t n) {
+    for (size_t i = 0; i < n; i += 8) _mm256_store_ps(y + i, vf_from_f16(x + i));
+}
+static float exp1(float x) {
+    return _mm256_cvtss_f32(vf_exp(_mm256_set1_ps(x)));
+}
+
+typedef struct state {
+    float m, l;         /* of the span */
+    float top, sum;     /* of the spans before */
+} state;
+
+/* Scores of one query in one block to weights; gives the factor by which its accumulator shrinks. */
+INLINE float softmax_block(float *s, int n_keys, state *st) {
+    for (int k = n_keys; k < 64; k++) s[k] = -1e30f;
+    __m256 v = _mm256_loadu_ps(s), nan = _mm256_cmp_ps(v, v, _CMP_UNORD_Q);
+    for (int k = 8; k < 64; k += 8) {
+        __m256 w = _mm256_loadu_ps(s + k);
+        nan = _mm256_or_ps(nan, _mm256_cmp_ps(w, w, _CMP_UNORD_Q));
+        v = _mm256_max_ps(v, w);
+    }
+    float high = vf_max_of(v);
+    if (high < st->m) high = st->m;
+    if (_mm256_movemask_ps(nan)) high = __builtin_nanf("");
+    __m256 vm = _mm256_set1_ps(high), lanes = _mm256_setzero_ps();
+    for (int k = 0; k < 64; k += 8) {
+        __m256 e = vf_exp(_mm256_sub_ps(_mm256_loadu_ps(s + k), vm));
+        _mm256_storeu_ps(s + k, e);
+        lanes = _mm256_add_ps(lanes, e);
+    }
+    float c = 1.0f;
+    if (high != st->m) {
+        c = exp1(st->m - high);
+        st->l = st->l * c;
+        st->m = high;
+    }
+    st->l = st->l + vf_sum(lanes);
+    return c;
+}
+
+/* The span's result joins the total. */
+static void close_span(float *total, float *acc, state *st, int n_d, bool first) {
+    if (first) {
+        st->top = st->m, st->sum = st->l;
+        memcpy(total, acc, (size_t)n_d * sizeof *acc);
+    } else {
+        float both = st->top > st->m ? st->top : st->m, c = exp1(st->top - both), e = exp1(st->m - both);
+        st->sum = __builtin_fmaf(st->l, e, st->sum * c);
+        __m256 vc = _mm256_set1_ps(c), ve = _mm256_set1_ps(e);
+        for (int d = 0; d < n_d; d += 8)
+            vf_store(total + d, vf_fma(vf_load(acc + d), ve, vf_mul(vf_load(total + d), vc)));
+        st->top = both;
+    }
+    st->m = -1e30f, st->l = 0.0f;
+    memset(acc, 0, (size_t)n_d * sizeof *acc);
+}
+
+static void attention(const ig_attention_args *a) {
+    const int n_q = a->n_q, n_d = a->head_dim, last = a->pos[n_q - 1] / 64;
+    const size_t row = (size_t)n_d;
+    const bool wide = n_q >= WIDEN_FROM_QUERIES;
+    float *s = a->scratch, *acc = s + (size_t)n_q * 64, *block32 = acc + (size_t)n_q * row, *total = a->out;
+    state st[IG_ATTENTION_QUERIES_MAX];
+    memset(acc, 0, (size_t)n_q * row * sizeof *acc);
+    for (int i = 0; i < n_q; i++) st[i] = (state){.m = -1e30f};
+
+    int first = 0; /* queries before it are done: they end in an earlier block */
+    for (int b = 0; b <= last; b++) {
+        const uint16_t *kt = a->block[b], *v = kt + 64 * row;
+        while (a->pos[first] < b * 64) first++;
+        const int m = n_q - first;
+        float *sf = s + (size_t)first * 64, *af = acc + (size_t)first * row;
+        const float *qf = a->q + (size_t)first * row;
+        if (wide) {
+            widen(block32, kt, 64 * row);
+            product(sf, 64, qf, row, block32, 64, m, 64, n_d, false, false);
+        } else {
+            product(sf, 64, qf, row, kt, 64, m, 64, n_d, true, false);
+        }
+        int top_keys = 0;
+        for (int i = first; i < n_q; i++) {
+            int n_keys = a->pos[i] - b * 64 + 1;
+            if (n_keys > 64) n_keys = 64;
+            if (n_keys > top_keys) top_keys = n_keys;
+            float c = softmax_block(s + (size_t)i * 64, n_keys, st + i);
+            if (c != 1.0f) {
+                __m256 vc = _mm256_set1_ps(c);
+                for (int d = 0; d < n_d; d += 8)
+                    vf_store(acc + (size_t)i * row + d, vf_mul(vf_load(acc + (size_t)i * row + d), vc));
+            }
+        }
+        if (wide) {
+            widen(block32, v, (size_t)top_keys * row);
+            product(af, row, sf, 64, block32, row, m, n_d, top_keys, false, true);
+        } else {
+            product(af, row, sf, 64, v, row, m, n_d, top_keys, true, true);
+        }
+        bool ends = (b + 1) % IG_ATTENTION_SPAN_BLOCKS == 0;
+        for (int i = first; i < n_q; i++)
+            if (ends || a->pos[i] / 64 == b)
+                close_span(total + (size_t)i * row, acc + (size_t)i * row, st + i, n_d,
+                           b < IG_ATTENTION_SPAN_BLOCKS);
+    }
+    for (int i = 0; i < n_q; i++) {
+        __m256 inv = _mm256_set1_ps(1.0f / st[i].sum), zero = _mm256_setzero_ps();
+        float *o = total + (size_t)i * row;
+        for (int d = 0; d < n_d; d += 8) vf_store(o + d, vf_add(vf_mul(vf_load(o + d), inv), zero));
+    }
+}
+
+static const ig_kern kerns[] = {
+    {IG_KERN_ATTENTION, NULL, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED + 5, KERN_NAME("attention_tile"),
+     "equals scalar", {.attention = attention}},
+};
+KERN_EXPORT(attention_tile, kerns);
