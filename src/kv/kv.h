@@ -45,7 +45,7 @@ uint16_t *ig_kv_at(const ig_kv_pool *p, int block, int layer, int kv_head);
 /* ---- sequences -------------------------------------------------------------------------------------- */
 
 /* A sequence holds a reference on each of its blocks. Blocks before the last are full and never written
- * again; the last may be written only when nobody else holds it. */
+ * again; the last may be written only when nobody else holds it (the tree counts as somebody). */
 typedef struct ig_kv_seq {
     int32_t *block;  /* table inside the pool's memory, room for seq_tokens_max / 64 (rounded up) */
     int n_blocks;
@@ -55,10 +55,21 @@ typedef struct ig_kv_seq {
 ig_kv_seq *ig_kv_seq_open(ig_kv_pool *p);            /* NULL: all n_seqs are in use */
 void ig_kv_seq_close(ig_kv_pool *p, ig_kv_seq *s);   /* gives its blocks back */
 
+static inline int ig_kv_blocks_for(int n_tokens) {
+    return (n_tokens + IG_KV_BLOCK_TOKENS - 1) / IG_KV_BLOCK_TOKENS;
+}
+
 /* Blocks for positions up to n_tokens (exclusive), each private to s where it will be written: a shared
  * last block is copied first. Evicts cached prefixes, oldest first, when none is free. False: not enough
- * memory; then nothing changed. */
+ * memory; then s is as it was. */
 bool ig_kv_seq_reserve(ig_kv_pool *p, ig_kv_seq *s, int n_tokens);
+
+/* False when what s computed holds a NaN or an infinity that could reach another row: such a sequence is
+ * scrubbed and never inserted. Looks at the last layer of every position and at every layer of the last
+ * position: whatever is not finite further up has spoiled these, since each row sees all before it. */
+bool ig_kv_seq_finite(const ig_kv_pool *p, const ig_kv_seq *s);
+/* Zeroes the blocks that only s holds: a block given back must be finite for its next user. */
+void ig_kv_seq_scrub(ig_kv_pool *p, ig_kv_seq *s);
 
 /* ---- prefix.c: which prefixes are here -------------------------------------------------------------- */
 
@@ -67,10 +78,19 @@ bool ig_kv_seq_reserve(ig_kv_pool *p, ig_kv_seq *s, int n_tokens);
  * tokens are there now (s->n_tokens). */
 int ig_kv_prefix_attach(ig_kv_pool *p, ig_kv_seq *s, const uint32_t *tokens, int n);
 
+/* The same search without taking anything: what an attach would find now. */
+typedef struct ig_kv_probe {
+    int n_tokens;    /* that attach would return, if a block for the copied tail is free */
+    int n_whole;     /* whole blocks among them, shared and not copied */
+    int n_evictable; /* of those, held by the tree only: attaching makes them unavailable to others */
+} ig_kv_probe;
+ig_kv_probe ig_kv_prefix_probe(const ig_kv_pool *p, const uint32_t *tokens, int n);
+
 /* Remembers that s holds the first n = s->n_tokens of `tokens`. The last, partial block is remembered
- * too; s may go on writing behind it (a later writer copies). Cheap when known already. When the table
- * is full less is remembered; it never fails. */
-void ig_kv_prefix_insert(ig_kv_pool *p, const ig_kv_seq *s, const uint32_t *tokens);
+ * too, and copied when s writes on. Where the tree already has a whole block of the same tokens, s takes
+ * that one and gives its own back (rows are exact, so the bytes are equal): sequences that computed one
+ * prefix side by side share it from here on. Cheap when known already; never fails. */
+void ig_kv_prefix_insert(ig_kv_pool *p, ig_kv_seq *s, const uint32_t *tokens);
 
 void ig_kv_prefix_clear(ig_kv_pool *p); /* forget all */
 
