@@ -52,7 +52,8 @@ ig_status ig_file_replace(const char *path, const void *bytes, size_t n, ig_err 
 
     int fd = mkostemp(aside, O_CLOEXEC); /* mode 0600 */
     if (fd < 0) {
-        st = ig_fail(err, errno == ENOENT ? IG_ENOTFOUND : IG_EIO, "%s: create %s: %s", path, aside, strerror(errno));
+        st = ig_fail(err, errno == ENOENT ? IG_ENOTFOUND : IG_EIO, "%s: create %s: %s", path, aside,
+                     strerror(errno));
         goto out;
     }
     if (!write_all(fd, bytes, n) || fsync(fd) != 0) {

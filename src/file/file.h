@@ -100,7 +100,8 @@ int ig_gguf_n_tensors(const ig_gguf *g);
 const ig_gguf_tensor *ig_gguf_tensor_at(const ig_gguf *g, int i);
 const ig_gguf_tensor *ig_gguf_find(const ig_gguf *g, const char *name); /* NULL: absent */
 /* n bytes of a tensor from byte `from` on, whole or an error. */
-ig_status ig_gguf_read(const ig_gguf *g, const ig_gguf_tensor *t, uint64_t from, void *out, size_t n, ig_err *err);
+ig_status ig_gguf_read(const ig_gguf *g, const ig_gguf_tensor *t, uint64_t from, void *out, size_t n,
+                       ig_err *err);
 
 /* The block type by number: its name in the format ("Q4_1"), values and bytes of a block. NULL: unknown. A
  * type known by name only has n_values 0; no tensor of an open file is of such a type. */

@@ -26,7 +26,7 @@ enum {
     KEY_BYTES_MAX = 65535,
     KEYS_MAX = 1 << 16,
     TENSORS_MAX = 1 << 17,
-    KEY_BYTES_LEAST = 8 + 1 + 4 + 1,           /* length, name, kind, value */
+    KEY_BYTES_LEAST = 8 + 1 + 4 + 1,            /* length, name, kind, value */
     TENSOR_BYTES_LEAST = 8 + 1 + 4 + 8 + 4 + 8, /* length, name, n_dims, one dim, type, offset */
     READ_STEP_BYTES = 256 * 1024,
     SHOWN_BYTES = 96
@@ -76,20 +76,20 @@ static shown show(ig_slice name) {
 
 /* A size of 0: the name is known, the layout is not; such a tensor is refused when the file is opened. */
 static const ig_gguf_type types[] = {
-    [0] = {"F32", 1, 4},       [1] = {"F16", 1, 2},       [2] = {"Q4_0", 32, 18},
-    [3] = {"Q4_1", 32, 20},    [4] = {"Q4_2", 0, 0},      [5] = {"Q4_3", 0, 0},
-    [6] = {"Q5_0", 32, 22},    [7] = {"Q5_1", 32, 24},    [8] = {"Q8_0", 32, 34},
-    [9] = {"Q8_1", 32, 36},    [10] = {"Q2_K", 256, 84},  [11] = {"Q3_K", 256, 110},
-    [12] = {"Q4_K", 256, 144}, [13] = {"Q5_K", 256, 176}, [14] = {"Q6_K", 256, 210},
-    [15] = {"Q8_K", 256, 292}, [16] = {"IQ2_XXS", 256, 66}, [17] = {"IQ2_XS", 256, 74},
-    [18] = {"IQ3_XXS", 256, 98}, [19] = {"IQ1_S", 256, 50}, [20] = {"IQ4_NL", 32, 18},
-    [21] = {"IQ3_S", 256, 110}, [22] = {"IQ2_S", 256, 82}, [23] = {"IQ4_XS", 256, 136},
-    [24] = {"I8", 1, 1},       [25] = {"I16", 1, 2},      [26] = {"I32", 1, 4},
-    [27] = {"I64", 1, 8},      [28] = {"F64", 1, 8},      [29] = {"IQ1_M", 256, 56},
-    [30] = {"BF16", 1, 2},     [31] = {"Q4_0_4_4", 0, 0}, [32] = {"Q4_0_4_8", 0, 0},
-    [33] = {"Q4_0_8_8", 0, 0}, [34] = {"TQ1_0", 256, 54}, [35] = {"TQ2_0", 256, 66},
+    [0] = {"F32", 1, 4},         [1] = {"F16", 1, 2},         [2] = {"Q4_0", 32, 18},
+    [3] = {"Q4_1", 32, 20},      [4] = {"Q4_2", 0, 0},        [5] = {"Q4_3", 0, 0},
+    [6] = {"Q5_0", 32, 22},      [7] = {"Q5_1", 32, 24},      [8] = {"Q8_0", 32, 34},
+    [9] = {"Q8_1", 32, 36},      [10] = {"Q2_K", 256, 84},    [11] = {"Q3_K", 256, 110},
+    [12] = {"Q4_K", 256, 144},   [13] = {"Q5_K", 256, 176},   [14] = {"Q6_K", 256, 210},
+    [15] = {"Q8_K", 256, 292},   [16] = {"IQ2_XXS", 256, 66}, [17] = {"IQ2_XS", 256, 74},
+    [18] = {"IQ3_XXS", 256, 98}, [19] = {"IQ1_S", 256, 50},   [20] = {"IQ4_NL", 32, 18},
+    [21] = {"IQ3_S", 256, 110},  [22] = {"IQ2_S", 256, 82},   [23] = {"IQ4_XS", 256, 136},
+    [24] = {"I8", 1, 1},         [25] = {"I16", 1, 2},        [26] = {"I32", 1, 4},
+    [27] = {"I64", 1, 8},        [28] = {"F64", 1, 8},        [29] = {"IQ1_M", 256, 56},
+    [30] = {"BF16", 1, 2},       [31] = {"Q4_0_4_4", 0, 0},   [32] = {"Q4_0_4_8", 0, 0},
+    [33] = {"Q4_0_8_8", 0, 0},   [34] = {"TQ1_0", 256, 54},   [35] = {"TQ2_0", 256, 66},
     [36] = {"IQ4_NL_4_4", 0, 0}, [37] = {"IQ4_NL_4_8", 0, 0}, [38] = {"IQ4_NL_8_8", 0, 0},
-    [39] = {"MXFP4", 32, 17},  [40] = {"NVFP4", 64, 36},  [41] = {"Q1_0", 0, 0},
+    [39] = {"MXFP4", 32, 17},    [40] = {"NVFP4", 64, 36},    [41] = {"Q1_0", 0, 0},
     [42] = {"Q2_0", 0, 0},
 };
 
@@ -99,7 +99,7 @@ const ig_gguf_type *ig_gguf_type_of(uint32_t type) {
 
 /* ---- the cursor: every byte of the header comes through take() ---------------------------------------- */
 
-/* What is being read, for messages: `label`, then the number, then the name; -1 and {NULL, 0} are left out. */
+/* What is being read, for messages: `label`, the number (-1: none), the name (empty: none). */
 typedef struct cursor {
     ig_gguf *g;
     uint64_t at;
@@ -139,8 +139,8 @@ static bool fill(cursor *c, size_t upto) {
             return false;
         }
         if (got == 0) {
-            refuse(c, IG_EIO, "%s: ends at byte %zu now, had %" PRIu64 " bytes when opened", g->shown, g->n_read,
-                   g->file_bytes);
+            refuse(c, IG_EIO, "%s: ends at byte %zu now, had %" PRIu64 " bytes when opened", g->shown,
+                   g->n_read, g->file_bytes);
             return false;
         }
         g->n_read += (size_t)got;
@@ -153,12 +153,14 @@ static const uint8_t *take(cursor *c, uint64_t n) {
     ig_gguf *g = c->g;
     char buf[256];
     if (n > g->file_bytes - c->at) {
-        refuse(c, IG_EFORMAT, "%s: truncated at byte %" PRIu64 " while reading %s (%" PRIu64 " bytes at %" PRIu64 ")",
+        refuse(c, IG_EFORMAT,
+               "%s: truncated at byte %" PRIu64 " while reading %s (%" PRIu64 " bytes at %" PRIu64 ")",
                g->shown, g->file_bytes, what(c, buf), n, c->at);
         return NULL;
     }
     if (n > g->head_cap - c->at) {
-        refuse(c, IG_ELIMIT, "%s: header goes past %d bytes at %s", g->shown, IG_GGUF_HEADER_MAX, what(c, buf));
+        refuse(c, IG_ELIMIT, "%s: header goes past %d bytes at %s", g->shown, IG_GGUF_HEADER_MAX,
+               what(c, buf));
         return NULL;
     }
     if (c->at + n > g->n_read && !fill(c, (size_t)(c->at + n))) return NULL;
@@ -188,7 +190,8 @@ static bool take_string(cursor *c, ig_slice *out) {
     ig_slice s = {(const char *)p, (size_t)n};
     if (!ig_slice_utf8_valid(s, &bad)) {
         char buf[256];
-        refuse(c, IG_EFORMAT, "%s: %s: invalid UTF-8 at byte %" PRIu64, c->g->shown, what(c, buf), c->at - n + bad);
+        refuse(c, IG_EFORMAT, "%s: %s: invalid UTF-8 at byte %" PRIu64, c->g->shown, what(c, buf),
+               c->at - n + bad);
         return false;
     }
     *out = s;
@@ -201,7 +204,8 @@ static bool take_name(cursor *c, ig_slice *out, size_t bytes_max) {
     ig_slice s;
     if (!take_string(c, &s)) return false;
     if (s.n == 0 || s.n > bytes_max) {
-        refuse(c, IG_EFORMAT, "%s: %s is %zu bytes long, limit 1..%zu", c->g->shown, what(c, buf), s.n, bytes_max);
+        refuse(c, IG_EFORMAT, "%s: %s is %zu bytes long, limit 1..%zu", c->g->shown, what(c, buf), s.n,
+               bytes_max);
         return false;
     }
     if (memchr(s.p, 0, s.n)) {
@@ -216,15 +220,15 @@ static bool take_name(cursor *c, ig_slice *out, size_t bytes_max) {
 
 /* Bytes of a value of this kind; 0: not of a fixed size. */
 static const uint8_t kind_bytes[] = {
-    [IG_GGUF_U8] = 1,  [IG_GGUF_I8] = 1,   [IG_GGUF_U16] = 2,    [IG_GGUF_I16] = 2,   [IG_GGUF_U32] = 4,
-    [IG_GGUF_I32] = 4, [IG_GGUF_F32] = 4,  [IG_GGUF_BOOL] = 1,   [IG_GGUF_STRING] = 0, [IG_GGUF_ARRAY] = 0,
-    [IG_GGUF_U64] = 8, [IG_GGUF_I64] = 8,  [IG_GGUF_F64] = 8,
+    [IG_GGUF_U8] = 1,  [IG_GGUF_I8] = 1,  [IG_GGUF_U16] = 2,  [IG_GGUF_I16] = 2,    [IG_GGUF_U32] = 4,
+    [IG_GGUF_I32] = 4, [IG_GGUF_F32] = 4, [IG_GGUF_BOOL] = 1, [IG_GGUF_STRING] = 0, [IG_GGUF_ARRAY] = 0,
+    [IG_GGUF_U64] = 8, [IG_GGUF_I64] = 8, [IG_GGUF_F64] = 8,
 };
 enum { N_KINDS = sizeof kind_bytes };
 
 static const char *const kind_names[N_KINDS] = {
-    [IG_GGUF_U8] = "u8",   [IG_GGUF_I8] = "i8",   [IG_GGUF_U16] = "u16",  [IG_GGUF_I16] = "i16",
-    [IG_GGUF_U32] = "u32", [IG_GGUF_I32] = "i32", [IG_GGUF_F32] = "f32",  [IG_GGUF_BOOL] = "bool",
+    [IG_GGUF_U8] = "u8",         [IG_GGUF_I8] = "i8",       [IG_GGUF_U16] = "u16", [IG_GGUF_I16] = "i16",
+    [IG_GGUF_U32] = "u32",       [IG_GGUF_I32] = "i32",     [IG_GGUF_F32] = "f32", [IG_GGUF_BOOL] = "bool",
     [IG_GGUF_STRING] = "string", [IG_GGUF_ARRAY] = "array", [IG_GGUF_U64] = "u64", [IG_GGUF_I64] = "i64",
     [IG_GGUF_F64] = "f64",
 };
@@ -244,8 +248,9 @@ static bool take_array(cursor *c, meta *m) {
     uint32_t item;
     if (!take_u32(c, &item) || !take_u64(c, &m->n)) return false;
     if (item == IG_GGUF_ARRAY || item >= N_KINDS) {
-        refuse(c, IG_EFORMAT, item == IG_GGUF_ARRAY ? "%s: %s: arrays of arrays are not read (kind %u)"
-                                                    : "%s: %s: array of unknown kind %u",
+        refuse(c, IG_EFORMAT,
+               item == IG_GGUF_ARRAY ? "%s: %s: arrays of arrays are not read (kind %u)"
+                                     : "%s: %s: array of unknown kind %u",
                c->g->shown, what(c, buf), item);
         return false;
     }
@@ -253,8 +258,10 @@ static bool take_array(cursor *c, meta *m) {
     uint64_t item_bytes = item == IG_GGUF_STRING ? 8 : kind_bytes[item];
     uint64_t left = c->g->file_bytes - c->at;
     if (m->n > left / item_bytes) {
-        refuse(c, IG_EFORMAT, "%s: truncated at byte %" PRIu64 " while reading %s (%" PRIu64 " items of %" PRIu64
-               " bytes or more at %" PRIu64 ")", c->g->shown, c->g->file_bytes, what(c, buf), m->n, item_bytes, c->at);
+        refuse(c, IG_EFORMAT,
+               "%s: truncated at byte %" PRIu64 " while reading %s (%" PRIu64 " items of %" PRIu64
+               " bytes or more at %" PRIu64 ")",
+               c->g->shown, c->g->file_bytes, what(c, buf), m->n, item_bytes, c->at);
         return false;
     }
     if (item != IG_GGUF_STRING) {
@@ -342,8 +349,8 @@ static bool take_tensor(cursor *c, ig_gguf_tensor *t, int index) {
     reading(c, "tensor", -1, t->name);
     if (!take_u32(c, &n_dims)) return false;
     if (n_dims < 1 || n_dims > IG_GGUF_DIMS_MAX) {
-        refuse(c, IG_EFORMAT, "%s: tensor %s has %u dimensions, limit 1..%d", g->shown, show(t->name).s, n_dims,
-               IG_GGUF_DIMS_MAX);
+        refuse(c, IG_EFORMAT, "%s: tensor %s has %u dimensions, limit 1..%d", g->shown, show(t->name).s,
+               n_dims, IG_GGUF_DIMS_MAX);
         return false;
     }
     t->n_dims = (int)n_dims;
@@ -353,8 +360,9 @@ static bool take_tensor(cursor *c, ig_gguf_tensor *t, int index) {
         if (d >= t->n_dims) continue;
         if (!take_u64(c, &t->dim[d])) return false;
         if (t->dim[d] == 0 || t->dim[d] > (uint64_t)INT64_MAX / n_values) {
-            refuse(c, IG_EFORMAT, "%s: tensor %s: dimension %d is %" PRIu64 ", which %s", g->shown, show(t->name).s,
-                   d, t->dim[d], t->dim[d] ? "makes more than 2^63 values" : "leaves no values");
+            refuse(c, IG_EFORMAT, "%s: tensor %s: dimension %d is %" PRIu64 ", which %s", g->shown,
+                   show(t->name).s, d, t->dim[d],
+                   t->dim[d] ? "makes more than 2^63 values" : "leaves no values");
             return false;
         }
         n_values *= t->dim[d];
@@ -362,19 +370,19 @@ static bool take_tensor(cursor *c, ig_gguf_tensor *t, int index) {
     if (!take_u32(c, &t->type) || !take_u64(c, &t->offset)) return false;
     const ig_gguf_type *type = ig_gguf_type_of(t->type);
     if (!type || type->n_values == 0) {
-        refuse(c, IG_EFORMAT, "%s: tensor %s has block type %u (%s), which is not one of those we know", g->shown,
-               show(t->name).s, t->type, type ? type->name : "unknown");
+        refuse(c, IG_EFORMAT, "%s: tensor %s has block type %u (%s), which is not one of those we know",
+               g->shown, show(t->name).s, t->type, type ? type->name : "unknown");
         return false;
     }
     if (t->dim[0] % type->n_values) {
-        refuse(c, IG_EFORMAT, "%s: tensor %s: rows of %" PRIu64 " values are not whole %s blocks of %u", g->shown,
-               show(t->name).s, t->dim[0], type->name, type->n_values);
+        refuse(c, IG_EFORMAT, "%s: tensor %s: rows of %" PRIu64 " values are not whole %s blocks of %u",
+               g->shown, show(t->name).s, t->dim[0], type->name, type->n_values);
         return false;
     }
     uint64_t n_blocks = n_values / type->n_values;
     if (n_blocks > g->file_bytes / type->n_bytes) {
-        refuse(c, IG_EFORMAT, "%s: tensor %s: %" PRIu64 " blocks of %u bytes in a file of %" PRIu64 " bytes", g->shown,
-               show(t->name).s, n_blocks, type->n_bytes, g->file_bytes);
+        refuse(c, IG_EFORMAT, "%s: tensor %s: %" PRIu64 " blocks of %u bytes in a file of %" PRIu64 " bytes",
+               g->shown, show(t->name).s, n_blocks, type->n_bytes, g->file_bytes);
         return false;
     }
     t->n_bytes = n_blocks * type->n_bytes;
@@ -398,13 +406,15 @@ static bool place_tensors(cursor *c, uint64_t align) {
     for (int i = 0; i < g->n_tensors; i++) {
         ig_gguf_tensor *t = &g->tensors[i];
         if (t->offset % align) {
-            refuse(c, IG_EFORMAT, "%s: tensor %s: offset %" PRIu64 " is not a multiple of the alignment %" PRIu64,
-                   g->shown, show(t->name).s, t->offset, align);
+            refuse(c, IG_EFORMAT,
+                   "%s: tensor %s: offset %" PRIu64 " is not a multiple of the alignment %" PRIu64, g->shown,
+                   show(t->name).s, t->offset, align);
             return false;
         }
         if (data_start > g->file_bytes || t->offset > g->file_bytes - data_start ||
             t->n_bytes > g->file_bytes - data_start - t->offset) {
-            refuse(c, IG_EFORMAT, "%s: truncated at byte %" PRIu64 " while reading tensor %s (%" PRIu64
+            refuse(c, IG_EFORMAT,
+                   "%s: truncated at byte %" PRIu64 " while reading tensor %s (%" PRIu64
                    " bytes at offset %" PRIu64 " of the data, which starts at %" PRIu64 ")",
                    g->shown, g->file_bytes, show(t->name).s, t->n_bytes, t->offset, data_start);
             return false;
@@ -465,8 +475,8 @@ static bool take_preamble(cursor *c, uint64_t *n_tensors, uint64_t *n_keys) {
         if (is)
             refuse(c, IG_EFORMAT, "%s: %s", g->shown, is);
         else
-            refuse(c, IG_EFORMAT, "%s: not a GGUF file (starts with %02x %02x %02x %02x)", g->shown, p[0], p[1], p[2],
-                   p[3]);
+            refuse(c, IG_EFORMAT, "%s: not a GGUF file (starts with %02x %02x %02x %02x)", g->shown, p[0],
+                   p[1], p[2], p[3]);
         return false;
     }
     reading(c, "the version", -1, none);
@@ -484,18 +494,20 @@ static bool take_preamble(cursor *c, uint64_t *n_tensors, uint64_t *n_keys) {
     if (!take_u64(c, n_keys)) return false;
     uint64_t left = g->file_bytes - c->at;
     if (*n_keys > left / KEY_BYTES_LEAST) {
-        refuse(c, IG_EFORMAT, "%s: truncated at byte %" PRIu64 ": %" PRIu64 " keys claimed, %" PRIu64 " bytes left",
+        refuse(c, IG_EFORMAT,
+               "%s: truncated at byte %" PRIu64 ": %" PRIu64 " keys claimed, %" PRIu64 " bytes left",
                g->shown, g->file_bytes, *n_keys, left);
         return false;
     }
     if (*n_tensors > left / TENSOR_BYTES_LEAST) {
-        refuse(c, IG_EFORMAT, "%s: truncated at byte %" PRIu64 ": %" PRIu64 " tensors claimed, %" PRIu64 " bytes left",
+        refuse(c, IG_EFORMAT,
+               "%s: truncated at byte %" PRIu64 ": %" PRIu64 " tensors claimed, %" PRIu64 " bytes left",
                g->shown, g->file_bytes, *n_tensors, left);
         return false;
     }
     if (*n_keys > KEYS_MAX || *n_tensors > TENSORS_MAX) {
-        refuse(c, IG_ELIMIT, "%s: %" PRIu64 " keys and %" PRIu64 " tensors, limit %d and %d", g->shown, *n_keys,
-               *n_tensors, KEYS_MAX, TENSORS_MAX);
+        refuse(c, IG_ELIMIT, "%s: %" PRIu64 " keys and %" PRIu64 " tensors, limit %d and %d", g->shown,
+               *n_keys, *n_tensors, KEYS_MAX, TENSORS_MAX);
         return false;
     }
     return true;
@@ -505,7 +517,8 @@ static bool take_alignment(cursor *c, uint64_t *align) {
     const meta *m = find_key(c->g, "general.alignment");
     uint32_t v = ALIGN_DEFAULT;
     if (m && m->kind != IG_GGUF_U32) {
-        refuse(c, IG_EFORMAT, "%s: general.alignment is of kind %s, not u32", c->g->shown, kind_names[m->kind]);
+        refuse(c, IG_EFORMAT, "%s: general.alignment is of kind %s, not u32", c->g->shown,
+               kind_names[m->kind]);
         return false;
     }
     if (m) memcpy(&v, m->value, sizeof v);
@@ -524,8 +537,10 @@ static bool check_split(cursor *c) {
     if ((c->st = ig_gguf_get_u64(c->g, "split.count", &count, c->err))) return false;
     if (count <= 1) return true;
     ig_gguf_get_u64(c->g, "split.no", &no, NULL);
-    refuse(c, IG_EFORMAT, "%s: part %" PRIu64 " of a model split into %" PRIu64 " files; merge them into one "
-           "(split files are not read)", c->g->shown, no + 1, count);
+    refuse(c, IG_EFORMAT,
+           "%s: part %" PRIu64 " of a model split into %" PRIu64 " files; merge them into one "
+           "(split files are not read)",
+           c->g->shown, no + 1, count);
     return false;
 }
 
@@ -539,7 +554,8 @@ static bool parse(cursor *c) {
     g->tensors = calloc((size_t)n_tensors + 1, sizeof *g->tensors);
     g->tensor_by_name = calloc((size_t)n_tensors + 1, sizeof *g->tensor_by_name);
     if (!g->keys || !g->key_by_name || !g->tensors || !g->tensor_by_name) {
-        refuse(c, IG_ELIMIT, "%s: no memory for %" PRIu64 " keys and %" PRIu64 " tensors", g->shown, n_keys, n_tensors);
+        refuse(c, IG_ELIMIT, "%s: no memory for %" PRIu64 " keys and %" PRIu64 " tensors", g->shown, n_keys,
+               n_tensors);
         return false;
     }
     for (uint64_t i = 0; i < n_keys; i++) {
@@ -647,13 +663,31 @@ static bool load_whole(ig_gguf_kind kind, const uint8_t *v, uint64_t i, uint64_t
     switch (kind) {
     case IG_GGUF_U8:
     case IG_GGUF_BOOL: *out = v[i]; return true;
-    case IG_GGUF_I8: memcpy(&x, v + i, 1); *out = (uint64_t)(int64_t)x.i8; return true;
-    case IG_GGUF_U16: memcpy(&x, v + 2 * i, 2); *out = x.u16; return true;
-    case IG_GGUF_I16: memcpy(&x, v + 2 * i, 2); *out = (uint64_t)(int64_t)x.i16; return true;
-    case IG_GGUF_U32: memcpy(&x, v + 4 * i, 4); *out = x.u32; return true;
-    case IG_GGUF_I32: memcpy(&x, v + 4 * i, 4); *out = (uint64_t)(int64_t)x.i32; return true;
+    case IG_GGUF_I8:
+        memcpy(&x, v + i, 1);
+        *out = (uint64_t)(int64_t)x.i8;
+        return true;
+    case IG_GGUF_U16:
+        memcpy(&x, v + 2 * i, 2);
+        *out = x.u16;
+        return true;
+    case IG_GGUF_I16:
+        memcpy(&x, v + 2 * i, 2);
+        *out = (uint64_t)(int64_t)x.i16;
+        return true;
+    case IG_GGUF_U32:
+        memcpy(&x, v + 4 * i, 4);
+        *out = x.u32;
+        return true;
+    case IG_GGUF_I32:
+        memcpy(&x, v + 4 * i, 4);
+        *out = (uint64_t)(int64_t)x.i32;
+        return true;
     case IG_GGUF_U64:
-    case IG_GGUF_I64: memcpy(&x, v + 8 * i, 8); *out = x.u64; return true;
+    case IG_GGUF_I64:
+        memcpy(&x, v + 8 * i, 8);
+        *out = x.u64;
+        return true;
     default: return false;
     }
 }
@@ -697,7 +731,8 @@ ig_status ig_gguf_get_u64(const ig_gguf *g, const char *key, uint64_t *out, ig_e
     if (m->kind == IG_GGUF_BOOL || !load_whole(m->kind, m->value, 0, &v))
         return wrong_kind(g, m, "a whole number", err);
     if (is_signed(m->kind) && (int64_t)v < 0)
-        return ig_fail(err, IG_EFORMAT, "%s: key %s is %" PRId64 ", which is negative", g->shown, key, (int64_t)v);
+        return ig_fail(err, IG_EFORMAT, "%s: key %s is %" PRId64 ", which is negative", g->shown, key,
+                       (int64_t)v);
     *out = v;
     return IG_OK;
 }
@@ -782,7 +817,8 @@ const ig_gguf_tensor *ig_gguf_find(const ig_gguf *g, const char *name) {
     return NULL;
 }
 
-ig_status ig_gguf_read(const ig_gguf *g, const ig_gguf_tensor *t, uint64_t from, void *out, size_t n, ig_err *err) {
+ig_status ig_gguf_read(const ig_gguf *g, const ig_gguf_tensor *t, uint64_t from, void *out, size_t n,
+                       ig_err *err) {
     if (from > t->n_bytes || n > t->n_bytes - from)
         return ig_fail(err, IG_EINVAL, "%s: tensor %s: bytes %" PRIu64 " + %zu of %" PRIu64, g->shown,
                        show(t->name).s, from, n, t->n_bytes);
@@ -791,11 +827,13 @@ ig_status ig_gguf_read(const ig_gguf *g, const ig_gguf_tensor *t, uint64_t from,
         ssize_t got = pread(g->fd, to, n, (off_t)at);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0)
-            return ig_fail(err, IG_EIO, "%s: tensor %s: read at byte %" PRIu64 ": %s", g->shown, show(t->name).s, at,
-                           strerror(errno));
+            return ig_fail(err, IG_EIO, "%s: tensor %s: read at byte %" PRIu64 ": %s", g->shown,
+                           show(t->name).s, at, strerror(errno));
         if (got == 0)
-            return ig_fail(err, IG_EIO, "%s: ends at byte %" PRIu64 " while reading tensor %s; it had %" PRIu64
-                           " bytes when opened", g->shown, at, show(t->name).s, g->file_bytes);
+            return ig_fail(err, IG_EIO,
+                           "%s: ends at byte %" PRIu64 " while reading tensor %s; it had %" PRIu64
+                           " bytes when opened",
+                           g->shown, at, show(t->name).s, g->file_bytes);
         to += got;
         at += (uint64_t)got;
         n -= (size_t)got;

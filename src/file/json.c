@@ -13,7 +13,10 @@ static int hex4(const char *p) {
     int v = 0;
     for (int i = 0; i < 4; i++) {
         char c = p[i];
-        int d = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        int d = c >= '0' && c <= '9'   ? c - '0'
+                : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                       : -1;
         if (d < 0) return -1;
         v = v * 16 + d;
     }
@@ -77,12 +80,14 @@ ig_status ig_json_parse(yyjson_doc **out, const char *text, size_t n, ig_json_li
     size_t n_lone = 0, at = 0, bom = n >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
     yyjson_read_err why;
 
-    if (n > limits.bytes_max) return ig_fail(err, IG_ELIMIT, "JSON of %zu bytes, limit %zu", n, limits.bytes_max);
+    if (n > limits.bytes_max)
+        return ig_fail(err, IG_ELIMIT, "JSON of %zu bytes, limit %zu", n, limits.bytes_max);
     if (n == bom) return ig_fail(err, IG_EFORMAT, "JSON: empty");
     text += bom;
     n -= bom;
     if (!scan(text, n, limits.depth_max, NULL, &n_lone, &at))
-        return ig_fail(err, IG_EFORMAT, "JSON: nested deeper than %d at byte %zu", limits.depth_max, at + bom);
+        return ig_fail(err, IG_EFORMAT, "JSON: nested deeper than %d at byte %zu", limits.depth_max,
+                       at + bom);
     if (n_lone) {
         fixed = malloc(n);
         if (!fixed) return ig_fail(err, IG_ELIMIT, "JSON: no memory for %zu bytes", n);
@@ -90,7 +95,8 @@ ig_status ig_json_parse(yyjson_doc **out, const char *text, size_t n, ig_json_li
         scan(text, n, limits.depth_max, fixed, &n_lone, &at);
     }
     /* Without YYJSON_READ_INSITU the text is only read; the cast is the library's signature. */
-    yyjson_doc *doc = yyjson_read_opts(fixed ? fixed : (char *)(uintptr_t)text, n, YYJSON_READ_NOFLAG, NULL, &why);
+    yyjson_doc *doc =
+        yyjson_read_opts(fixed ? fixed : (char *)(uintptr_t)text, n, YYJSON_READ_NOFLAG, NULL, &why);
     free(fixed);
     if (!doc && why.code == YYJSON_READ_ERROR_MEMORY_ALLOCATION)
         return ig_fail(err, IG_ELIMIT, "JSON: no memory for a text of %zu bytes", n);

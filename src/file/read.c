@@ -27,7 +27,8 @@ ig_status ig_file_slurp(char **out, size_t *n, const char *path, size_t bytes_ma
         goto out;
     }
     if (!S_ISREG(info.st_mode)) {
-        st = ig_fail(err, IG_EIO, "%s: %s", path, S_ISDIR(info.st_mode) ? "is a directory" : "not a regular file");
+        st = ig_fail(err, IG_EIO, "%s: %s", path,
+                     S_ISDIR(info.st_mode) ? "is a directory" : "not a regular file");
         goto out;
     }
     if ((uint64_t)info.st_size > bytes_max) {
