@@ -50,9 +50,10 @@ $(B)/gen/layers.mk: tools/layers.py
 # Kernel files fmt_*.c and loop_*.c are compiled once per header in kern/simd; tuned/<name>.<isa>.c once.
 ARCH   := $(shell $(CC) -dumpmachine)
 ISAS   := $(filter-out %_common,$(basename $(notdir $(wildcard src/kern/simd/*.h))))
-ISAS   := $(filter-out $(if $(filter x86_64-%,$(ARCH)),,avx% sse% amx%) $(if $(filter aarch64-%,$(ARCH)),,neon% sve%),$(ISAS))
+ISAS   := $(filter-out $(if $(filter x86_64-%,$(ARCH)),,avx% sse% amx%) \
+            $(if $(filter aarch64-%,$(ARCH)),,neon% sve%),$(ISAS))
 $(foreach i,$(ISAS),$(eval FLAGS_$(i) := $(shell sed -n '1s,^// flags: *,,p' src/kern/simd/$(i).h)))
-K_SRC  := $(basename $(notdir $(filter-out %_test.c %/loop_math.c,$(wildcard src/kern/fmt_*.c src/kern/loop_*.c))))
+K_SRC  := $(basename $(notdir $(filter-out %_test.c,$(wildcard src/kern/fmt_*.c src/kern/loop_*.c))))
 TUNED  := $(foreach i,$(ISAS),$(basename $(notdir $(wildcard src/kern/tuned/*.$(i).c))))
 
 FOLDERS := $(LINK_app)
@@ -61,7 +62,9 @@ TESTS   := $(foreach f,$(FOLDERS),$(if $(wildcard src/$(f)/*_test.c),$(f)))
 MAINS   := src/app/main.c src/base/test.c $(wildcard src/kern/check_*.c)
 
 objects  = $(patsubst src/%.c,$(B)/%.o,$(1))
-$(foreach f,$(FOLDERS),$(eval OBJ_$(f) := $$(call objects,$$(filter-out %_test.c $(MAINS) $(K_SRC:%=src/kern/%.c),$$(wildcard src/$(f)/*.c)))))
+KERNELS := $(K_SRC:%=src/kern/%.c)
+plain    = $(filter-out %_test.c $(MAINS) $(KERNELS),$(wildcard src/$(1)/*.c))
+$(foreach f,$(FOLDERS),$(eval OBJ_$(f) := $(call objects,$(call plain,$(f)))))
 K_OBJ   := $(foreach i,$(ISAS),$(K_SRC:%=$(B)/kern/%.$(i).o)) $(TUNED:%=$(B)/kern/tuned/%.o)
 OBJ_kern += $(K_OBJ)
 OBJ_file += $(if $(YYJSON),$(B)/third/yyjson.o)
@@ -72,6 +75,7 @@ linked   = $(foreach f,$(LINK_$(1)),$(OBJ_$(f)))
 
 TEST_PROGRAMS := $(TESTS:%=$(B)/test_%)
 CHECK_KERN    := $(if $(wildcard src/kern/check_kern.c),$(B)/check_kern)
+PROGRAMS       = $(abspath $(TEST_PROGRAMS) $(CHECK_KERN))
 
 .PHONY: all tests check check-full check-asan check-ubsan check-tsan run-tests bench bench-kern fuzz \
         layers tidy install clean help FORCE
@@ -85,7 +89,8 @@ $(B)/ingle: $(B)/app/main.o $(call linked,app) $(B)/gen/sources
 $(B)/check_kern: $(B)/kern/check_kern.o $(call linked,kern) $(B)/gen/sources
 	$(LINK)
 define test_rule
-$(B)/test_$(1): $(call objects,$(wildcard src/$(1)/*_test.c)) $(B)/base/test.o $(call linked,$(1)) $(B)/gen/sources
+$(B)/test_$(1): $(call objects,$(wildcard src/$(1)/*_test.c)) $(B)/base/test.o $(call linked,$(1)) \
+                $(B)/gen/sources
 	$$(LINK)
 endef
 $(foreach t,$(TESTS),$(eval $(call test_rule,$(t))))
@@ -96,16 +101,20 @@ $(foreach t,$(TESTS),$(eval $(call test_rule,$(t))))
 compile = @mkdir -p $(@D); echo "  CC   $@"; $(COMPILE) $(1) $(CFLAGS) -MMD -MP -c -o $@ $<
 $(B)/%.o: src/%.c $(B)/gen/flags
 	$(call compile,$(OPT))
+k_flags = $(OPT_K) $(FLAGS_$(1)) -DIG_ISA=$(1)
 define kern_rule
 $(B)/kern/%.$(1).o: src/kern/%.c $(B)/gen/flags
-	$$(call compile,$(OPT_K) $(FLAGS_$(1)) -DIG_ISA=$(1))
+	$$(call compile,$(call k_flags,$(1)))
 $(B)/kern/tuned/%.$(1).o: src/kern/tuned/%.$(1).c $(B)/gen/flags
-	$$(call compile,$(OPT_K) $(FLAGS_$(1)) -DIG_ISA=$(1))
+	$$(call compile,$(call k_flags,$(1)))
 endef
 $(foreach i,$(ISAS),$(eval $(call kern_rule,$(i))))
 
 # Headers that are made must be there before the first compile; after it the .d files know who needs them.
-$(foreach f,$(FOLDERS),$(if $(filter file,$(LINK_$(f))),$(eval $(call objects,$(wildcard src/$(f)/*.c)): | $(if $(YYJSON),$(YYJSON)/yyjson.h))))
+ifdef YYJSON
+ABOVE_FILE := $(foreach f,$(FOLDERS),$(if $(filter file,$(LINK_$(f))),$(wildcard src/$(f)/*.c)))
+$(call objects,$(ABOVE_FILE)): | $(YYJSON)/yyjson.h
+endif
 $(call objects,src/kern/registry.c src/kern/check_kern.c): | $(B)/gen/kern_list.h
 $(call objects,$(wildcard src/model/*.c)): | $(B)/gen/family_list.h
 $(call objects,$(wildcard src/serve/*.c)): | $(B)/gen/page.h
@@ -113,14 +122,15 @@ $(call objects,$(wildcard src/serve/*.c)): | $(B)/gen/page.h
          $(call objects,$(MAINS) $(wildcard src/*/*_test.c)))
 
 # A made list is looked at on every build (a deleted file must leave it too) and replaced only when different.
-listed = @mkdir -p $(@D) && printf '%s\n' $(1) > $@.new && if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
-dotless = $(subst .,_,$(basename $(1)))
+listed = @mkdir -p $(@D) && printf '%s\n' $(1) > $@.new && \
+         if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
 $(B)/gen/flags: FORCE
-	$(call listed,'$(shell $(CC) -v 2>&1 | grep version)' '$(COMPILE) $(CFLAGS) $(LDFLAGS) $(OPT) $(OPT_K)')
+	$(call listed,'$(shell $(CC) -v 2>&1 | grep version)' '$(COMPILE) $(OPT) $(OPT_K) $(CFLAGS) $(LDFLAGS)')
 $(B)/gen/sources: FORCE
 	$(call listed,$(wildcard src/*/*.c src/kern/*/*.c))
 $(B)/gen/kern_list.h: FORCE
-	$(call listed,$(foreach i,$(ISAS),$(K_SRC:%='KERN_FILE(%, $(i))')) $(foreach t,$(TUNED),'KERN_FILE($(call dotless,$(t)), $(patsubst .%,%,$(suffix $(t))))'))
+	$(call listed,$(foreach i,$(ISAS),$(K_SRC:%='KERN_FILE(%, $(i))') \
+	  $(patsubst %.$(i),'KERN_FILE(%, $(i))',$(filter %.$(i),$(TUNED)))))
 $(B)/gen/family_list.h: FORCE
 	$(call listed,$(patsubst src/model/family_%.c,'FAMILY_FILE(%)',$(wildcard src/model/family_*.c)))
 $(B)/gen/page.h: web/index.html tools/embed.py
@@ -141,12 +151,13 @@ $(GUIDE): guide/Cargo.toml guide/Cargo.lock $(wildcard guide/src/*.rs)
 
 # ---- checks -----------------------------------------------------------------------------------------------
 
-# Goes on after a failure, so that one run tells all; each program prints its own counts.
-RUN_TESTS = @bad=0; for t in $(abspath $(TEST_PROGRAMS) $(CHECK_KERN)); do $$t || { bad=1; echo "FAILED: $$t"; }; done; exit $$bad
-check: layers tidy tests all
-	$(RUN_TESTS)
+# tally.sh goes on after a failure and adds up what the parts say.
+check: tests all
+	$(Q)CC="$(CC)" sh tools/tally.sh check \
+	  'python3 tools/layers.py --self-test' 'python3 tools/layers.py' \
+	  'python3 tools/tidy.py --self-test' 'python3 tools/tidy.py --objects $(B)' $(PROGRAMS)
 run-tests: tests
-	$(RUN_TESTS)
+	$(Q)sh tools/tally.sh "$(notdir $(B))" $(PROGRAMS)
 check-full: check check-clang check-asan check-ubsan check-tsan
 check-clang:
 	$(MAKE) run-tests all CC=clang B=$(B)-clang D=$(D)
@@ -187,13 +198,13 @@ bench-kern: $(CHECK_KERN)
 install: $(B)/ingle
 	install -D -m 755 $< $(DESTDIR)$(PREFIX)/bin/ingle
 
-# One entry an object, as clangd and clang-tidy read it.
-entry = {"directory":"$(CURDIR)","file":"$(1)","command":"$(COMPILE) $(2) $(CFLAGS) -c $(1)"}
-comma := ,
+# One entry an object, as clangd and clang-tidy read it. {} because a list must not end in a comma.
+entry = {"directory":"$(CURDIR)","file":"$(1)","command":"$(COMPILE) $(2) $(CFLAGS) -c $(1)"},
 compile_commands.json: FORCE
-	$(file >$@.new,[$(foreach s,$(filter-out $(K_SRC:%=src/kern/%.c),$(wildcard src/*/*.c)),$(call entry,$(s),$(OPT))$(comma)))
-	$(file >>$@.new,$(foreach i,$(ISAS),$(foreach s,$(K_SRC),$(call entry,src/kern/$(s).c,$(OPT_K) $(FLAGS_$(i)) -DIG_ISA=$(i))$(comma))))
-	$(file >>$@.new,$(foreach t,$(TUNED),$(call entry,src/kern/tuned/$(t).c,$(OPT_K) $(FLAGS_$(patsubst .%,%,$(suffix $(t)))) -DIG_ISA=$(patsubst .%,%,$(suffix $(t))))$(comma)) {}])
+	$(file >$@.new,[$(foreach s,$(filter-out $(KERNELS),$(wildcard src/*/*.c)),$(call entry,$(s),$(OPT))))
+	$(foreach i,$(ISAS),$(foreach s,$(KERNELS) $(wildcard src/kern/tuned/*.$(i).c),\
+	  $(file >>$@.new,$(call entry,$(s),$(call k_flags,$(i))))))
+	$(file >>$@.new,{}])
 	@mv $@.new $@
 
 clean:

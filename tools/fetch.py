@@ -226,7 +226,7 @@ def download(archive, part):
                 if found == archive["sha256"]:
                     return
                 os.unlink(part)
-                last = f"{archive['file']} from {host_of(url)} has sha256 {found}, expected {archive['sha256']}"
+                last = f"{archive['file']} from {host_of(url)} has sha256 {found}, not {archive['sha256']}"
             except FAULTS as e:
                 last = f"{host_of(index)}: {getattr(e, 'reason', None) or e}"
                 if not transient(e):
