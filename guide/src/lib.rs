@@ -1,0 +1,129 @@
+//! guide: the Rust libraries behind the C program, as C functions. src/text/guide.h is the contract.
+//!
+//! Owns:    compiled chat templates.
+//! Threads: a template is immutable; any number of threads may render it at once. Parsing and rendering
+//!          run on a thread made for the call, because their depth of recursion follows hostile input
+//!          and the caller's stack is not ours to spend.
+//! Memory:  Rust's allocator; texts handed out are given back to ig_guide_text_free.
+//! Fails:   every entry point returns a code and a message; a panic is caught and is an error too.
+
+mod python;
+mod source;
+mod template;
+
+use std::ffi::c_char;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::Once;
+
+use template::{Failure, Template};
+
+/// Deep enough for the deepest value that the fuel of one render can build: see the tests of template.c.
+const STACK_BYTES: usize = 256 << 20;
+
+/// A text owned by the caller, NUL-terminated one past `n`.
+#[repr(C)]
+pub struct Text {
+    p: *mut c_char,
+    n: usize,
+}
+
+impl Text {
+    fn give(&mut self, s: String) {
+        let n = s.len();
+        let mut bytes = s.into_bytes();
+        bytes.push(0);
+        self.p = Box::into_raw(bytes.into_boxed_slice()) as *mut c_char;
+        self.n = n;
+    }
+}
+
+/// # Safety
+/// `t` is NULL or a text that this library filled.
+#[no_mangle]
+pub unsafe extern "C" fn ig_guide_text_free(t: *mut Text) {
+    if let Some(t) = unsafe { t.as_mut() } {
+        if !t.p.is_null() {
+            drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(t.p as *mut u8, t.n + 1)) });
+        }
+        t.p = std::ptr::null_mut();
+        t.n = 0;
+    }
+}
+
+/// Bytes of the caller, for the length of the call.
+unsafe fn bytes<'a>(p: *const c_char, n: usize) -> &'a [u8] {
+    if n == 0 {
+        return &[];
+    }
+    unsafe { std::slice::from_raw_parts(p as *const u8, n) }
+}
+
+/// Runs `f` on a thread of its own with a deep stack. A panic in it becomes a failure.
+fn on_deep_stack<T: Send>(f: impl FnOnce() -> Result<T, Failure> + Send) -> Result<T, Failure> {
+    static QUIET: Once = Once::new();
+    // The message of a panic goes back as an error; nothing but the caller writes to stderr.
+    QUIET.call_once(|| std::panic::set_hook(Box::new(|_| {})));
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("template".into()).stack_size(STACK_BYTES);
+        match thread.spawn_scoped(scope, f) {
+            Ok(handle) => handle.join().unwrap_or_else(|_| Err(Failure::failed("the template engine panicked"))),
+            Err(e) => Err(Failure::limit(format!("no thread for the template: {e}"))),
+        }
+    })
+}
+
+/// Runs `f`, hands its text out, and gives the code that C sees.
+fn answer(text: &mut Text, f: impl FnOnce() -> Result<String, Failure>) -> i32 {
+    let result = catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|_| Err(Failure::failed("panic")));
+    match result {
+        Ok(s) => {
+            text.give(s);
+            0
+        }
+        Err(failure) => {
+            text.give(failure.message);
+            failure.code as i32
+        }
+    }
+}
+
+/// # Safety
+/// `out` and `text` point to writable places, `source` to `n` bytes.
+#[no_mangle]
+pub unsafe extern "C" fn ig_guide_template_make(
+    out: *mut *mut Template,
+    source: *const c_char,
+    n: usize,
+    text: *mut Text,
+) -> i32 {
+    let source = unsafe { bytes(source, n) };
+    answer(unsafe { &mut *text }, || {
+        let template = on_deep_stack(|| Template::compile(source))?;
+        unsafe { *out = Box::into_raw(Box::new(template)) };
+        Ok(String::new())
+    })
+}
+
+/// # Safety
+/// `t` comes from ig_guide_template_make, `context` points to `n` bytes, `text` to a writable place.
+#[no_mangle]
+pub unsafe extern "C" fn ig_guide_template_render(
+    t: *const Template,
+    context: *const c_char,
+    n: usize,
+    now_s: i64,
+    text: *mut Text,
+) -> i32 {
+    let (template, context) = unsafe { (&*t, bytes(context, n)) };
+    answer(unsafe { &mut *text }, || on_deep_stack(|| template.render(context, now_s)))
+}
+
+/// # Safety
+/// `t` is NULL or comes from ig_guide_template_make and is not used again.
+#[no_mangle]
+pub unsafe extern "C" fn ig_guide_template_free(t: *mut Template) {
+    if !t.is_null() {
+        let template = unsafe { Box::from_raw(t) };
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(template)));
+    }
+}

@@ -1,0 +1,74 @@
+/* template: chat templates, compiled and rendered by the Rust crate.
+ * Owns:    the compiled template and a copy of its source.
+ * Threads: read-only after it was made.
+ * Memory:  the crate's; a render is bounded by its fuel (see guide/src/template.rs).
+ * Why not Jinja in C: 74 of 75 real templates came out byte-equal to transformers with this engine. */
+#include "text/text.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "text/guide.h"
+#include "text/inside.h"
+
+struct ig_template {
+    ig_guide_template *compiled;
+    size_t n;
+    char source[];
+};
+
+static ig_status status_of(int code) {
+    switch (code) {
+    case IG_GUIDE_OK: return IG_OK;
+    case IG_GUIDE_SYNTAX: return IG_EFORMAT;
+    case IG_GUIDE_LIMIT: return IG_ELIMIT;
+    default: return IG_EINVAL;
+    }
+}
+
+ig_status ig_template_make(ig_template **out, ig_slice source, ig_err *err) {
+    ig_guide_template *compiled = NULL;
+    ig_guide_text text = {0};
+    int code = ig_guide_template_make(&compiled, source.p, source.n, &text);
+    if (code != IG_GUIDE_OK) {
+        ig_status st = ig_fail(err, status_of(code), "chat template: %s", text.p);
+        ig_guide_text_free(&text);
+        return st;
+    }
+    ig_guide_text_free(&text);
+    ig_template *t = malloc(sizeof *t + source.n);
+    if (!t) {
+        ig_guide_template_free(compiled);
+        return ig_fail(err, IG_ELIMIT, "chat template: no memory");
+    }
+    t->compiled = compiled;
+    t->n = source.n;
+    if (source.n > 0) memcpy(t->source, source.p, source.n);
+    *out = t;
+    return IG_OK;
+}
+
+void ig_template_free(ig_template *t) {
+    if (!t) return;
+    ig_guide_template_free(t->compiled);
+    free(t);
+}
+
+ig_slice ig_template_source(const ig_template *t) {
+    return (ig_slice){t->source, t->n};
+}
+
+ig_status ig_template_render(const ig_template *t, ig_slice context_json, int64_t now_s, ig_buf *out,
+                             ig_err *err) {
+    ig_guide_text text = {0};
+    ig_status st = IG_OK;
+    int code = ig_guide_template_render(t->compiled, context_json.p, context_json.n, now_s, &text);
+    if (code == IG_GUIDE_RAISED)
+        st = ig_fail(err, IG_EINVAL, "the chat template refuses these messages: %s", text.p);
+    else if (code != IG_GUIDE_OK)
+        st = ig_fail(err, status_of(code), "chat template: %s", text.p);
+    else if (!ig_buf_add(out, text.p, text.n))
+        st = ig_fail(err, IG_ELIMIT, "prompt of %zu bytes, limit %zu", text.n, out->n_max);
+    ig_guide_text_free(&text);
+    return st;
+}
