@@ -53,6 +53,11 @@ static inline int ig_weight_n_panels(const ig_weight *w) {
 /* The row of W that sits in lane `lane` of panel `p`; -1 past the end. */
 int ig_weight_row(const ig_weight *w, int p, int lane);
 
+/* The forms (ig_act_kind bits) that weights a, b, c of an array eat. */
+static inline int op_eats(const ig_weight *w, int a, int b, int c) {
+    return (int)w[a].fmt->act | (int)w[b].fmt->act | (int)w[c].fmt->act;
+}
+
 /* The kernels that no format owns, picked once. */
 typedef struct ig_kern_table {
     const ig_kern *op[IG_KERN_N_OPS];
@@ -80,6 +85,7 @@ typedef struct ig_rows {
 
 typedef struct ig_run {
     ig_arena *arena;
+    ig_arena *shapes;              /* plan: real memory for the tensors' headers, their values are only counted */
     ig_pool *pool;                 /* NULL: here */
     ig_tape *tape;
     void (*trace)(void *ud, const char *op, const ig_kern *k);

@@ -1,0 +1,29 @@
+/* plan: the same forward with an arena that only counts. The bytes and the list of kernels come from the
+ * code that will run, so they cannot disagree with it. */
+#include "model/inside.h"
+
+#include <stdlib.h>
+
+enum { TENSORS_PER_LAYER = 32 };
+
+static size_t plan(const ig_model *m, ig_rows rows, void (*trace)(void *ud, const char *op, const ig_kern *k), void *ud) {
+    ig_arena counting = {.counting = true, .cap_bytes = SIZE_MAX};
+    ig_arena shapes = {.cap_bytes = (size_t)(m->config.n_layers + 2) * TENSORS_PER_LAYER * 2 * IG_ALIGN_BYTES};
+    shapes.base = malloc(shapes.cap_bytes);
+    ig_assert(shapes.base != NULL); /* some KiB, before anything runs */
+    ig_run r = {.arena = &counting, .shapes = &shapes, .pool = m->pool, .kern = &m->kern, .trace = trace, .trace_ud = ud};
+    ig_model_run(m, &r, &rows, NULL);
+    free(shapes.base);
+    ig_assert(r.status == IG_OK);
+    return counting.peak_bytes;
+}
+
+size_t ig_model_plan(const ig_model *m, int n_rows, int n_want, int n_ctx) {
+    static const int want[1]; /* only that there is a list, not what is in it */
+    return plan(m, (ig_rows){.n_rows = n_rows, .n_want = n_want, .want = want, .n_ctx = n_ctx}, NULL, NULL);
+}
+
+void ig_model_trace(const ig_model *m, void (*trace)(void *ud, const char *op, const ig_kern *k), void *ud) {
+    static const int want[1];
+    plan(m, (ig_rows){.n_rows = 1, .n_want = 1, .want = want, .n_ctx = IG_KV_BLOCK_TOKENS}, trace, ud);
+}

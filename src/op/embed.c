@@ -1,0 +1,31 @@
+/* embed: token ids to rows, gathered from the panels of the table (which is also the head when tied). */
+#include "op/inside.h"
+
+typedef struct embed_job {
+    const ig_weight *w;
+    const ig_rows *rows;
+    float *y;
+} embed_job;
+
+static void embed_part(void *arg, int lo, int hi, int thread) {
+    const embed_job *j = arg;
+    (void)thread;
+    for (int t = lo; t < hi; t++) {
+        uint32_t id = j->rows->token[t];
+        ig_assert(id < (uint32_t)j->w->n_rows); /* the engine checked */
+        j->w->unpack->fn.unpack(j->y + (size_t)t * (size_t)j->w->n_cols,
+                                j->w->panels + (size_t)(id / IG_PANEL_ROWS) * j->w->panel_bytes,
+                                (int)(id % IG_PANEL_ROWS), j->w->n_cols);
+    }
+}
+
+ig_tensor *op_embed(ig_run *r, const ig_weight *table, const ig_rows *rows) {
+    if (op_stopped(r)) return NULL;
+    op_trace(r, "embed", table->unpack);
+    ig_tensor *y = op_tensor(r, rows->n_rows, table->n_cols, IG_ACT_F32);
+    if (!y || ig_run_planning(r)) return y;
+    embed_job job = {table, rows, y->f};
+    ig_pool_run(r->pool, embed_part, &job, rows->n_rows, STREAM_ROWS);
+    op_note(r, (ig_node){.op = "embed", .y = y, .w = {table}});
+    return y;
+}

@@ -1,0 +1,45 @@
+/* norm: RMS norm of rows, in the forms that the next weights eat. Normed and quantised in one pass, through
+ * a row of scratch that stays in L1. */
+#include "op/inside.h"
+
+typedef struct norm_job {
+    const ig_run *r;
+    const ig_tensor *x;
+    const float *w;
+    const int *pick;
+    ig_tensor *y;
+    float *scratch;
+    float eps;
+} norm_job;
+
+static void norm_part(void *arg, int lo, int hi, int thread) {
+    const norm_job *j = arg;
+    const int n = j->x->n_cols;
+    for (int t = lo; t < hi; t++) {
+        const float *x = j->x->f + (size_t)(j->pick ? j->pick[t] : t) * (size_t)n;
+        float *y = j->y->f ? j->y->f + (size_t)t * (size_t)n : j->scratch + (size_t)thread * (size_t)n;
+        j->r->kern->op[IG_KERN_NORM]->fn.norm(y, x, j->w, n, j->eps);
+        if (j->y->act.q) {
+            size_t b = (size_t)t * (size_t)(n / IG_ACT_BLOCK);
+            j->r->kern->op[IG_KERN_QUANT]->fn.quant(j->y->act.q + (size_t)t * (size_t)n, j->y->act.scale + b,
+                                                    j->y->act.qsum + b, j->y->act.sum + b, y, n);
+        }
+    }
+}
+
+ig_tensor *op_norm(ig_run *r, const ig_tensor *x, const float *w, float eps, int need, const int *pick, int n_pick) {
+    if (op_stopped(r)) return NULL;
+    op_trace(r, "norm", r->kern->op[IG_KERN_NORM]);
+    int n_rows = pick ? n_pick : x->n_rows;
+    ig_tensor *y = op_tensor(r, n_rows, x->n_cols, need);
+    size_t mark = ig_arena_mark(r->arena);
+    float *scratch = op_take(r, (size_t)ig_pool_threads(r->pool) * (size_t)x->n_cols * sizeof *scratch);
+    if (scratch) {
+        norm_job job = {r, x, w, pick, y, scratch, eps};
+        /* one or two rows cost less than waking anybody */
+        ig_pool_run(r->pool, norm_part, &job, n_rows, STREAM_ROWS);
+    }
+    ig_arena_rewind(r->arena, mark);
+    op_note(r, (ig_node){.op = "norm", .y = y, .a = x});
+    return y;
+}

@@ -1,0 +1,35 @@
+/* rope: cosines and sines of a batch, once a step. In double by our own routines, then one rounding: the
+ * table is the same on every machine, needs no memory for the context, and costs 2 us a row. */
+#include "op/inside.h"
+
+typedef struct rope_job {
+    const ig_rows *rows;
+    const double *inv_freq;
+    float *cos, *sin;
+    int half;
+} rope_job;
+
+static void rope_part(void *arg, int lo, int hi, int thread) {
+    const rope_job *j = arg;
+    (void)thread;
+    for (int t = lo; t < hi; t++)
+        for (int i = 0; i < j->half; i++) {
+            double s, c;
+            ig_math_sincos((double)j->rows->pos[t] * j->inv_freq[i], &s, &c);
+            size_t at = (size_t)t * (size_t)j->half + (size_t)i;
+            j->cos[at] = (float)c, j->sin[at] = (float)s;
+        }
+}
+
+const ig_rope *op_rope(ig_run *r, const ig_rows *rows, const double *inv_freq, int half) {
+    static const ig_rope planned;
+    size_t bytes = (size_t)rows->n_rows * (size_t)half * sizeof(float);
+    ig_rope *y = op_take(r, sizeof *y);
+    float *c = op_take(r, bytes), *s = op_take(r, bytes);
+    op_trace(r, "rope", r->kern->op[IG_KERN_ROPE]);
+    if (!s) return op_stopped(r) ? NULL : &planned;
+    *y = (ig_rope){c, s, half};
+    rope_job job = {rows, inv_freq, c, s, half};
+    ig_pool_run(r->pool, rope_part, &job, rows->n_rows, STREAM_ROWS);
+    return y;
+}
