@@ -19,6 +19,7 @@ typedef struct ig_serve_config {
     const char *host;            /* "127.0.0.1" */
     int port;                    /* 0: any free one */
     const char *model_id;        /* the name that /v1/models shows */
+    const char *version;         /* the program's, for /v1 and /stats */
     const char *const *allowed_hosts; /* NULL-ended; or NULL */
     const char *const *cors_origins;  /* NULL-ended; or NULL */
     const char *const *api_keys;      /* NULL-ended; or NULL */
@@ -40,9 +41,10 @@ typedef struct ig_serve ig_serve;
 ig_status ig_serve_start(ig_serve **out, const ig_serve_config *c, ig_engine *e, const ig_tokenizer *t,
                          const ig_template *tpl, ig_err *err);
 int ig_serve_port(const ig_serve *s);
-/* No new connections; /health answers 503; running requests get drain_timeout_s, then are cancelled. Ends
- * early when *hurry becomes non-zero. */
+/* No new work: /health and every POST answer 503. Running requests get drain_timeout_s, then are cancelled
+ * and told so. Ends early when *hurry becomes non-zero. */
 void ig_serve_drain(ig_serve *s, const volatile int *hurry);
+/* Ends what still runs. Before ig_engine_stop. */
 void ig_serve_stop(ig_serve *s);
 
 #endif
