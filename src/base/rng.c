@@ -30,6 +30,7 @@ void ig_threefry2x32(uint32_t out[2], const uint32_t key[2], const uint32_t ctr[
 }
 
 uint32_t ig_rng_word(uint64_t seed, uint32_t step, uint32_t choice, uint32_t purpose) {
+    ig_assert(choice < 1u << 24 && purpose < 256); /* or two draws would share a word */
     const uint32_t key[2] = {(uint32_t)(seed >> 32), (uint32_t)seed};
     const uint32_t ctr[2] = {step, choice * 256u + purpose};
     uint32_t out[2];

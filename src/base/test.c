@@ -5,10 +5,13 @@
  * (a sanitizer, or the default), and the fault happens again in front of them. */
 #include "base/test.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { HANG_SECONDS = 600 }; /* not a verdict on speed: it names the test that never ends */
@@ -78,6 +81,63 @@ static void catch_crashes(void) {
     struct sigaction act = {.sa_handler = on_crash, .sa_flags = SA_ONSTACK};
     sigaltstack(&stack, NULL);
     for (int i = 0; i < N_CRASH_SIGNALS; i++) sigaction(crash_signals[i], &act, &crash_before[i]);
+}
+
+static void crashes_as_usual(void) {
+    for (int i = 0; i < N_CRASH_SIGNALS; i++) signal(crash_signals[i], SIG_DFL);
+}
+
+static int child_status(pid_t pid) {
+    int status = 0;
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
+    return status;
+}
+
+bool ig_test_aborts(void (*run)(void)) {
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid < 0) return false;
+    if (pid == 0) {
+        int null = open("/dev/null", O_WRONLY);
+        crashes_as_usual();
+        if (null < 0 || dup2(null, STDERR_FILENO) < 0) _exit(1);
+        run();
+        _exit(0);
+    }
+    int status = child_status(pid);
+    return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
+}
+
+int ig_test_rerun(const char *filter, const char *name, const char *value, char *out, size_t cap) {
+    int ends[2];
+    out[0] = '\0';
+    fflush(stdout);
+    if (pipe(ends) != 0) return -1;
+    pid_t pid = fork();
+    if (pid == 0) {
+        crashes_as_usual();
+        if (dup2(ends[1], STDOUT_FILENO) < 0 || dup2(ends[1], STDERR_FILENO) < 0) _exit(127);
+        close(ends[0]);
+        close(ends[1]);
+        if (name) setenv(name, value, 1);
+        execl("/proc/self/exe", "rerun", "-v", filter, (char *)NULL);
+        _exit(127);
+    }
+    close(ends[1]);
+    char drop[256];
+    size_t at = 0;
+    for (;;) { /* to the end, even when `out` is full: a child with a blocked pipe never exits */
+        bool full = at + 1 >= cap;
+        ssize_t n = full ? read(ends[0], drop, sizeof drop) : read(ends[0], out + at, cap - 1 - at);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) break;
+        if (!full) at += (size_t)n;
+    }
+    out[at] = '\0';
+    close(ends[0]);
+    if (pid < 0) return -1;
+    int status = child_status(pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
 int main(int argc, char **argv) {

@@ -20,6 +20,13 @@ void ig_test_fail(const char *file, int line, const char *fmt, ...) __attribute_
 void ig_test_skip(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* "skipped, because ..." */
 bool ig_test_failed(void); /* has the running test failed yet */
 
+/* Does `run` end in abort() (a broken ig_assert)? Runs it in a child whose stderr is dropped. */
+bool ig_test_aborts(void (*run)(void));
+/* Runs this program again for the tests whose name holds `filter`, with one environment variable set
+ * (name NULL: none). Returns the exit status, -1 if it died by a signal; what it said (stdout and stderr)
+ * is in `out`, cut to cap. */
+int ig_test_rerun(const char *filter, const char *name, const char *value, char *out, size_t cap);
+
 #define TEST(id)                                                                       \
     static void test_##id(void);                                                       \
     static ig_test node_##id = {#id, __FILE__, test_##id, NULL};                       \
@@ -28,8 +35,13 @@ bool ig_test_failed(void); /* has the running test failed yet */
 
 /* Goes on after a failure, so that one run tells all; wrap in `if (!CHECK(x)) return;` where going on is
  * pointless. */
-#define CHECK(x) ((x) ? true : (ig_test_fail(__FILE__, __LINE__, "%s", #x), false))
-#define CHECK_MSG(x, ...) ((x) ? true : (ig_test_fail(__FILE__, __LINE__, __VA_ARGS__), false))
+#define CHECK(x) CHECK_MSG(x, "%s", #x)
+#define CHECK_MSG(x, ...)                                                    \
+    __extension__({                                                          \
+        bool check_holds = (x);                                              \
+        if (!check_holds) ig_test_fail(__FILE__, __LINE__, __VA_ARGS__);     \
+        check_holds;                                                         \
+    })
 #define SKIP(...) do { ig_test_skip(__VA_ARGS__); return; } while (0)
 
 #endif
