@@ -33,7 +33,7 @@ int ig_app_fail(const ig_err *err);
 /* The same with a message and a code of its own. */
 int ig_app_say(int exit_code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* ---- options.c: one parser, driven by tables ----------------------------------------------------------- */
+/* ---- options.c: one parser, driven by tables ------------------------------------------------------- */
 
 typedef enum ig_option_kind {
     IG_OPT_BOOL, /* bool: --x and --no-x; takes no value */
@@ -95,7 +95,7 @@ typedef struct ig_size_text {
 } ig_size_text;
 ig_size_text ig_size_text_of(uint64_t bytes);
 
-/* ---- the verbs ------------------------------------------------------------------------------------------ */
+/* ---- the verbs -------------------------------------------------------------------------------------- */
 
 /* argv[0] is the verb itself; returns the exit code. */
 int ig_cmd_serve(int argc, char **argv);

@@ -1,4 +1,4 @@
-/* load: a model made ready, and a generation run on it. What serve, chat, generate and bench have in common. */
+/* load: a model made ready, and a generation run on it: what serve, chat, generate and bench share. */
 #ifndef IG_APP_LOAD_H
 #define IG_APP_LOAD_H
 
@@ -8,15 +8,17 @@
 
 #include <signal.h>
 
-/* ---- models.c: which file ------------------------------------------------------------------------------- */
+/* ---- models.c: which file --------------------------------------------------------------------------- */
 
 /* A path to a .gguf file; or words that all occur in a name in the cache's models folder, in any case; or
  * NULL: the only model there, else the starter. *path is malloc'd. Says why and returns 3 otherwise. */
 int ig_models_find(char **path, const char *arg);
 /* $INGLE_CACHE, else $XDG_CACHE_HOME/ingle, else ~/.cache/ingle. malloc'd; NULL: no HOME, or no memory. */
 char *ig_models_cache_dir(void);
+/* Could `arg` be a model: is it a path or a name of a GGUF file, or part of a name in the folder? */
+bool ig_models_knows(const char *arg);
 
-/* ---- load.c --------------------------------------------------------------------------------------------- */
+/* ---- load.c ----------------------------------------------------------------------------------------- */
 
 typedef struct ig_load_options {
     const char *model;      /* as ig_models_find takes it */
@@ -32,30 +34,30 @@ static inline ig_load_options ig_load_defaults(void) {
 }
 
 /* The rows of an option table that every verb with a model shares. `o` is an ig_load_options. */
-#define IG_LOAD_OPTIONS(o)                                                                                      \
-    {"threads", .kind = IG_OPT_INT, .to = &(o).n_threads, .min = 0, .max = 1024, .value = "N",                  \
-     .help = "compute threads (0: all cores of this process)"},                                                 \
-    {"ctx", .other = "context", .kind = IG_OPT_INT, .to = &(o).engine.n_ctx, .min = 0, .max = 1 << 24,          \
-     .value = "N", .help = "tokens of one conversation (0: the model's)"},                                      \
-    {"memory-budget", .kind = IG_OPT_SIZE, .to = &(o).engine.memory_budget_bytes, .min = 0, .max = 1e18,        \
-     .value = "SIZE", .help = "memory to plan with, as 4G or 512Mi (0: 75 % of what is free)"},                 \
-    {"kv-budget", .kind = IG_OPT_SIZE, .to = &(o).engine.kv_budget_bytes, .min = 0, .max = 1e18,                \
+#define IG_LOAD_OPTIONS(o)                                                                                  \
+    {"threads", .kind = IG_OPT_INT, .to = &(o).n_threads, .min = 0, .max = 1024, .value = "N",              \
+     .help = "compute threads (0: all cores of this process)"},                                             \
+    {"ctx", .other = "context", .kind = IG_OPT_INT, .to = &(o).engine.n_ctx, .min = 0, .max = 1 << 24,      \
+     .value = "N", .help = "tokens of one conversation (0: the model's)"},                                  \
+    {"memory-budget", .kind = IG_OPT_SIZE, .to = &(o).engine.memory_budget_bytes, .min = 0, .max = 1e18,    \
+     .value = "SIZE", .help = "memory to plan with, as 4G or 512Mi (0: 75 % of what is free)"},             \
+    {"kv-budget", .kind = IG_OPT_SIZE, .to = &(o).engine.kv_budget_bytes, .min = 0, .max = 1e18,            \
      .value = "SIZE", .help = "memory for keys and values (0: chosen from what is free)"}
 
 /* The defaults of a generation, and the rows that change them. `s` is an ig_sampling, `seeded` a bool. */
 static inline ig_sampling ig_sampling_defaults(void) {
     return (ig_sampling){.temperature = 0.7f};
 }
-#define IG_SAMPLING_OPTIONS(s, seeded)                                                                          \
-    {"temperature", .other = "temp", .kind = IG_OPT_REAL, .to = &(s).temperature, .min = 0, .max = 5,           \
-     .value = "X", .help = "0 always takes the likeliest token"},                                               \
-    {"top-p", .kind = IG_OPT_REAL, .to = &(s).top_p, .min = 0, .max = 1, .value = "P",                          \
-     .help = "keep the likeliest tokens that hold this much (0 or 1: all)"},                                    \
-    {"top-k", .kind = IG_OPT_INT, .to = &(s).top_k, .min = 0, .max = 1 << 24, .value = "K",                     \
-     .help = "keep the K likeliest tokens (0: all)"},                                                           \
-    {"min-p", .kind = IG_OPT_REAL, .to = &(s).min_p, .min = 0, .max = 1, .value = "P",                          \
-     .help = "drop tokens less likely than P times the likeliest (0: none)"},                                   \
-    {"seed", .kind = IG_OPT_U64, .to = &(s).seed, .value = "N", .given = &(seeded),                             \
+#define IG_SAMPLING_OPTIONS(s, seeded)                                                                      \
+    {"temperature", .other = "temp", .kind = IG_OPT_REAL, .to = &(s).temperature, .min = 0, .max = 5,       \
+     .value = "X", .help = "0 always takes the likeliest token"},                                           \
+    {"top-p", .kind = IG_OPT_REAL, .to = &(s).top_p, .min = 0, .max = 1, .value = "P",                      \
+     .help = "keep the likeliest tokens that hold this much (0 or 1: all)"},                                \
+    {"top-k", .kind = IG_OPT_INT, .to = &(s).top_k, .min = 0, .max = 1 << 24, .value = "K",                 \
+     .help = "keep the K likeliest tokens (0: all)"},                                                       \
+    {"min-p", .kind = IG_OPT_REAL, .to = &(s).min_p, .min = 0, .max = 1, .value = "P",                      \
+     .help = "drop tokens less likely than P times the likeliest (0: none)"},                               \
+    {"seed", .kind = IG_OPT_U64, .to = &(s).seed, .value = "N", .given = &(seeded),                         \
      .help = "the same seed gives the same text (default: a fresh one)"}
 
 typedef struct ig_loaded {
@@ -77,7 +79,7 @@ typedef struct ig_loaded {
 int ig_load(ig_loaded *out, const ig_load_options *o);
 void ig_unload(ig_loaded *l); /* stops the engine first; a zeroed one is fine */
 
-/* ---- stream.c: messages to tokens, a generation to text --------------------------------------------------- */
+/* ---- stream.c: messages to tokens, a generation to text ----------------------------------------------- */
 
 typedef struct ig_message {
     const char *role; /* "system", "user", "assistant" */

@@ -1,0 +1,98 @@
+/* main: which verb. A word that is no verb but names a model is served: `ingle smol` is `ingle serve smol`. */
+#include "app/app.h"
+#include "app/load.h"
+
+#include <errno.h>
+#include <locale.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct verb {
+    const char *name, *other;
+    int (*run)(int argc, char **argv);
+    const char *summary;
+} verbs[] = {
+    {"serve", NULL, ig_cmd_serve, "answer OpenAI-compatible requests and show the chat page"},
+    {"chat", NULL, ig_cmd_chat, "talk in this terminal"},
+    {"generate", "gen", ig_cmd_generate, "complete one prompt"},
+    {"tokens", NULL, ig_cmd_tokens, "show how a text is cut into tokens"},
+    {"show", NULL, ig_cmd_show, "what a model file holds, and whether it runs here"},
+    {"bench", "benchmark", ig_cmd_bench, "measure speed and memory"},
+    {"version", NULL, ig_cmd_version, "version, CPU and kernels"},
+};
+enum { N_VERBS = sizeof verbs / sizeof *verbs };
+
+static const struct verb *find(const char *word) {
+    for (int i = 0; i < N_VERBS; i++)
+        if (strcmp(word, verbs[i].name) == 0 || (verbs[i].other && strcmp(word, verbs[i].other) == 0))
+            return &verbs[i];
+    return NULL;
+}
+
+static void overview(FILE *to) {
+    fprintf(to, "usage: ingle [VERB] [MODEL] [OPTIONS]\n\n");
+    for (int i = 0; i < N_VERBS; i++) fprintf(to, "  %-10s %s\n", verbs[i].name, verbs[i].summary);
+    fprintf(to, "\nMODEL is a path to a GGUF file or part of a name in the models folder. Without a verb the model is\n"
+                "served. `ingle VERB --help` lists the options of a verb.\n");
+}
+
+static int unknown(const char *word) {
+    const char *names[N_VERBS + 2];
+    int n = 0;
+    for (int i = 0; i < N_VERBS; i++) names[n++] = verbs[i].name;
+    names[n++] = "help";
+    names[n] = NULL;
+    const char *near = ig_options_nearest(word, names);
+    ig_app_say(IG_EXIT_USAGE, "no verb and no model is called \"%.80s\"%s%s%s", word, near ? "; did you mean \"" : "",
+               near ? near : "", near ? "\"?" : "");
+    fprintf(stderr, "\n");
+    overview(stderr);
+    return IG_EXIT_USAGE;
+}
+
+static int help(const char *verb) {
+    if (!verb) {
+        overview(stdout);
+        return IG_EXIT_OK;
+    }
+    const struct verb *v = find(verb);
+    char name[64], flag[] = "--help", *argv[] = {name, flag, NULL};
+    if (!v) return unknown(verb);
+    snprintf(name, sizeof name, "%s", v->name);
+    return v->run(2, argv);
+}
+
+/* Runs `serve` with the words that followed the program's name. */
+static int serve(int argc, char **argv) {
+    char verb[] = "serve";
+    char **all = calloc((size_t)argc + 1, sizeof *all);
+    if (!all) return ig_app_say(IG_EXIT_FAILED, "no memory");
+    all[0] = verb;
+    for (int i = 1; i < argc; i++) all[i] = argv[i];
+    int code = ig_cmd_serve(argc, all);
+    free(all);
+    return code;
+}
+
+static int dispatch(int argc, char **argv) {
+    const char *word = argc > 1 ? argv[1] : NULL;
+    if (!word) return serve(argc, argv);
+    if (strcmp(word, "help") == 0) return help(argc > 2 ? argv[2] : NULL);
+    if (strcmp(word, "-h") == 0 || strcmp(word, "--help") == 0) return help(NULL);
+    if (strcmp(word, "--version") == 0) return ig_cmd_version(1, argv + 1);
+    const struct verb *v = find(word);
+    if (v) return v->run(argc - 1, argv + 1);
+    if (word[0] == '-' || ig_models_knows(word)) return serve(argc, argv);
+    return unknown(word);
+}
+
+int main(int argc, char **argv) {
+    setlocale(LC_CTYPE, ""); /* for terminals; numbers are read and written in the C locale */
+    int code = dispatch(argc, argv);
+    /* A result that did not reach its file is not a result. */
+    if ((fflush(stdout) != 0 || ferror(stdout)) && code == IG_EXIT_OK)
+        code = ig_app_say(IG_EXIT_FAILED, "write to stdout: %s", strerror(errno));
+    return code;
+}

@@ -1,0 +1,335 @@
+/* options: one parser for every verb, driven by the verb's table; the same table prints --help.
+ * Threads: main's. Memory: none; values point into argv or the environment.
+ * Why a parser of our own and not getopt_long: an unknown flag must be an error that names the nearest
+ *          known one, a value must be checked against its bounds with both in the message, and the help
+ *          must not be able to differ from what is parsed. */
+#include "app/app.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NAME_MAX_BYTES = 64 };
+
+/* ---- values ------------------------------------------------------------------------------------------- */
+
+/* `label` is what the person wrote: "--port", "-p" or "INGLE_PORT". */
+static bool bad_value(const char *label, const char *text, const char *wants) {
+    ig_app_say(IG_EXIT_USAGE, "%s is \"%.80s\"; it wants %s", label, text, wants);
+    return false;
+}
+
+static bool out_of_bounds(const char *label, const char *text, const ig_option *o) {
+    ig_app_say(IG_EXIT_USAGE, "%s is %.80s, limit %.15g..%.15g", label, text, o->min, o->max);
+    return false;
+}
+
+static bool set_int(const ig_option *o, const char *label, const char *text) {
+    char *end;
+    errno = 0;
+    long v = strtol(text, &end, 10);
+    if (end == text || *end || isspace((unsigned char)*text)) return bad_value(label, text, "a whole number");
+    if (errno == ERANGE || v < INT_MIN || v > INT_MAX || (double)v < o->min || (double)v > o->max)
+        return out_of_bounds(label, text, o);
+    *(int *)o->to = (int)v;
+    return true;
+}
+
+static bool set_real(const ig_option *o, const char *label, const char *text) {
+    char *end;
+    double v = strtod(text, &end);
+    if (end == text || *end || isspace((unsigned char)*text)) return bad_value(label, text, "a number");
+    if (!isfinite(v) || v < o->min || v > o->max) return out_of_bounds(label, text, o);
+    *(float *)o->to = (float)v;
+    return true;
+}
+
+static bool set_u64(const ig_option *o, const char *label, const char *text) {
+    char *end;
+    errno = 0;
+    uint64_t v = strtoull(text, &end, 10);
+    if (!isdigit((unsigned char)*text) || *end || errno == ERANGE)
+        return bad_value(label, text, "a whole number from 0 to 18446744073709551615");
+    *(uint64_t *)o->to = v;
+    return true;
+}
+
+static bool set_size(const ig_option *o, const char *label, const char *text) {
+    static const struct {
+        const char *suffix;
+        double bytes;
+    } units[] = {{"", 1},
+                 {"K", 1e3},
+                 {"M", 1e6},
+                 {"G", 1e9},
+                 {"T", 1e12},
+                 {"Ki", 1024.0},
+                 {"Mi", 1048576.0},
+                 {"Gi", 1073741824.0},
+                 {"Ti", 1099511627776.0}};
+    static const char wants[] = "a size: bytes, or a number with K M G T (powers of 1000) or Ki Mi Gi Ti (of 1024)";
+    char *end;
+    double v = strtod(text, &end);
+    size_t n = strlen(end);
+    if (!isdigit((unsigned char)*text) || strchr(text, 'x') || strchr(text, 'X')) return bad_value(label, text, wants);
+    if (n > 1 && end[n - 1] == 'B') n--; /* "4GB" is 4G */
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+        if (n != strlen(units[i].suffix) || strncmp(end, units[i].suffix, n) != 0) continue;
+        v *= units[i].bytes;
+        if (!isfinite(v) || v < o->min || v > o->max) return out_of_bounds(label, text, o);
+        *(uint64_t *)o->to = (uint64_t)v;
+        return true;
+    }
+    return bad_value(label, text, wants);
+}
+
+static bool set_list(const ig_option *o, const char *label, const char *text) {
+    ig_option_list *list = o->to;
+    if (list->n == IG_OPTION_LIST_MAX) {
+        ig_app_say(IG_EXIT_USAGE, "%s is there more than %d times", label, IG_OPTION_LIST_MAX);
+        return false;
+    }
+    list->v[list->n++] = text;
+    return true;
+}
+
+static bool set_value(const ig_option *o, const char *label, const char *text) {
+    bool good = true;
+    switch (o->kind) {
+    case IG_OPT_BOOL:
+        if (strcmp(text, "0") != 0 && strcmp(text, "1") != 0) return bad_value(label, text, "1 or 0");
+        *(bool *)o->to = *text == '1';
+        break;
+    case IG_OPT_INT: good = set_int(o, label, text); break;
+    case IG_OPT_REAL: good = set_real(o, label, text); break;
+    case IG_OPT_U64: good = set_u64(o, label, text); break;
+    case IG_OPT_SIZE: good = set_size(o, label, text); break;
+    case IG_OPT_TEXT: *(const char **)o->to = text; break;
+    case IG_OPT_LIST: good = set_list(o, label, text); break;
+    }
+    if (good && o->given) *o->given = true;
+    return good;
+}
+
+/* ---- names -------------------------------------------------------------------------------------------- */
+
+/* Edit distance with swaps of neighbours, of words no longer than NAME_MAX_BYTES; longer: far away. */
+static int distance(const char *a, const char *b) {
+    int row[3][NAME_MAX_BYTES + 1];
+    size_t n_a = strlen(a), n_b = strlen(b);
+    if (n_a > NAME_MAX_BYTES || n_b > NAME_MAX_BYTES) return INT_MAX;
+    for (size_t j = 0; j <= n_b; j++) row[0][j] = (int)j;
+    for (size_t i = 1; i <= n_a; i++) {
+        int *now = row[i % 3], *up = row[(i + 2) % 3], *up2 = row[(i + 1) % 3];
+        now[0] = (int)i;
+        for (size_t j = 1; j <= n_b; j++) {
+            int best = up[j - 1] + (a[i - 1] != b[j - 1]);
+            if (up[j] + 1 < best) best = up[j] + 1;
+            if (now[j - 1] + 1 < best) best = now[j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && up2[j - 2] + 1 < best)
+                best = up2[j - 2] + 1;
+            now[j] = best;
+        }
+    }
+    return row[n_a % 3][n_b];
+}
+
+const char *ig_options_nearest(const char *word, const char *const *names) {
+    const char *best = NULL;
+    int least = 1 + (int)(strlen(word) / 3);
+    for (; *names; names++) {
+        int d = distance(word, *names);
+        if (d > least || (d == least && best)) continue;
+        best = *names;
+        least = d;
+    }
+    return best;
+}
+
+static bool same(const char *name, const char *p, size_t n) {
+    return name && strlen(name) == n && memcmp(name, p, n) == 0;
+}
+
+static const ig_option *find_long(const ig_command *c, const char *p, size_t n) {
+    for (int i = 0; i < c->n_options; i++)
+        if (same(c->options[i].name, p, n) || same(c->options[i].other, p, n)) return &c->options[i];
+    return NULL;
+}
+
+static const ig_option *find_letter(const ig_command *c, char letter) {
+    for (int i = 0; i < c->n_options; i++)
+        if (letter && c->options[i].letter == letter) return &c->options[i];
+    return NULL;
+}
+
+static void say_unknown(const ig_command *c, const char *arg) {
+    enum { MOST = 160 };
+    const char *names[MOST + 1], *p = arg + strspn(arg, "-");
+    char word[NAME_MAX_BYTES + 1] = "";
+    int n = 0;
+    size_t n_word = strcspn(p, "=");
+    for (int i = 0; i < c->n_options && n + 2 <= MOST; i++) {
+        names[n++] = c->options[i].name;
+        if (c->options[i].other) names[n++] = c->options[i].other;
+    }
+    names[n] = NULL;
+    if (n_word <= NAME_MAX_BYTES) memcpy(word, p, n_word);
+    const char *near = *word ? ig_options_nearest(word, names) : NULL;
+    ig_app_say(IG_EXIT_USAGE, "%s has no option %.*s%s%s (ingle %s --help lists them)", c->verb,
+               n_word > 80 ? 80 : (int)(p - arg + (ptrdiff_t)n_word), arg, near ? "; did you mean --" : "", near ? near : "", c->verb);
+}
+
+/* ---- parsing ------------------------------------------------------------------------------------------ */
+
+/* Is this word an option of the table? Then it is not somebody's value. */
+static bool is_option(const ig_command *c, const char *arg) {
+    if (strncmp(arg, "--", 2) != 0) return arg[0] == '-' && arg[1] && !arg[2] && find_letter(c, arg[1]);
+    const char *eq = strchr(arg, '=');
+    return find_long(c, arg + 2, eq ? (size_t)(eq - arg - 2) : strlen(arg + 2)) != NULL;
+}
+
+/* argv[*i] starts with '-' and is not "-". */
+static bool take_option(const ig_command *c, int argc, char **argv, int *i, bool *seen) {
+    const char *arg = argv[*i], *eq = NULL, *value = NULL;
+    const ig_option *o;
+    char label[NAME_MAX_BYTES + 8];
+
+    if (arg[1] == '-') {
+        eq = strchr(arg, '=');
+        size_t n = eq ? (size_t)(eq - arg - 2) : strlen(arg + 2);
+        o = find_long(c, arg + 2, n);
+        if (!o && !eq && strncmp(arg, "--no-", 5) == 0) {
+            o = find_long(c, arg + 5, n - 3);
+            if (o && o->kind == IG_OPT_BOOL) {
+                seen[o - c->options] = true;
+                return set_value(o, arg, "0");
+            }
+            o = NULL;
+        }
+    } else {
+        o = arg[2] ? NULL : find_letter(c, arg[1]);
+    }
+    if (!o) {
+        say_unknown(c, arg);
+        return false;
+    }
+    seen[o - c->options] = true;
+    snprintf(label, sizeof label, eq ? "--%s" : "%s", eq ? o->name : arg);
+    if (o->kind == IG_OPT_BOOL && !eq) return set_value(o, label, "1");
+    if (eq) {
+        value = eq + 1;
+    } else if (*i + 1 < argc && !is_option(c, argv[*i + 1])) {
+        value = argv[++*i];
+    } else {
+        ig_app_say(IG_EXIT_USAGE, "%s wants a value: %s", label, o->value ? o->value : "");
+        return false;
+    }
+    return set_value(o, label, value);
+}
+
+static bool take_environment(const ig_command *c, const bool *seen) {
+    for (int i = 0; i < c->n_options; i++) {
+        const ig_option *o = &c->options[i];
+        char name[NAME_MAX_BYTES + 8] = "INGLE_";
+        size_t n = strlen(name);
+        for (const char *p = o->name; *p && n < sizeof name - 1; p++, n++)
+            name[n] = *p == '-' ? '_' : (char)toupper((unsigned char)*p);
+        name[n] = 0;
+        const char *value = seen[i] ? NULL : getenv(name);
+        if (value && *value && !set_value(o, name, value)) return false;
+    }
+    return true;
+}
+
+bool ig_options_parse(const ig_command *c, int argc, char **argv, ig_words *words, int *exit_code) {
+    enum { OPTIONS_MAX = 64 };
+    bool seen[OPTIONS_MAX] = {false}, words_only = false;
+    ig_assert(c->n_options <= OPTIONS_MAX);
+    words->n = 0;
+    *exit_code = IG_EXIT_USAGE;
+    /* First of all, so that the help shows defaults and not half of a command line. */
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        if (strcmp(argv[i], "--help") != 0 && strcmp(argv[i], "-h") != 0) continue;
+        ig_options_print_help(c);
+        *exit_code = IG_EXIT_OK;
+        return false;
+    }
+    for (int i = 1; i < argc; i++) {
+        if (!words_only && strcmp(argv[i], "--") == 0) {
+            words_only = true;
+        } else if (!words_only && argv[i][0] == '-' && argv[i][1]) {
+            if (!take_option(c, argc, argv, &i, seen)) return false;
+        } else if (words->n == c->n_words_max || words->n == IG_WORDS_MAX) {
+            ig_app_say(IG_EXIT_USAGE, "%s: unexpected \"%.80s\" (ingle %s --help)", c->verb, argv[i], c->verb);
+            return false;
+        } else {
+            words->v[words->n++] = argv[i];
+        }
+    }
+    if (c->env && !take_environment(c, seen)) return false;
+    *exit_code = IG_EXIT_OK;
+    return true;
+}
+
+/* ---- help --------------------------------------------------------------------------------------------- */
+
+ig_size_text ig_size_text_of(uint64_t bytes) {
+    static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
+    ig_size_text t;
+    double v = (double)bytes;
+    int u = 0;
+    while (v >= 999.5 && u < 6) {
+        v /= 1000;
+        u++;
+    }
+    snprintf(t.s, sizeof t.s, u == 0 || v >= 99.95 ? "%.0f %s" : v >= 9.995 ? "%.1f %s" : "%.2f %s", v, units[u]);
+    return t;
+}
+
+static void print_default(const ig_option *o) {
+    switch (o->kind) {
+    case IG_OPT_INT:
+        if (*(const int *)o->to) printf(" [%d]", *(const int *)o->to);
+        break;
+    case IG_OPT_REAL:
+        if (*(const float *)o->to > 0) printf(" [%g]", (double)*(const float *)o->to);
+        break;
+    case IG_OPT_SIZE:
+        if (*(const uint64_t *)o->to) printf(" [%s]", ig_size_text_of(*(const uint64_t *)o->to).s);
+        break;
+    case IG_OPT_TEXT:
+        if (*(const char *const *)o->to) printf(" [%s]", *(const char *const *)o->to);
+        break;
+    default: break;
+    }
+}
+
+void ig_options_print_help(const ig_command *c) {
+    enum { COLUMN = 30 };
+    printf("usage: ingle %s%s%s%s\n\n%s\n", c->verb, *c->words ? " " : "", c->words, c->n_options ? " [OPTIONS]" : "",
+           c->summary);
+    if (c->n_options) printf("\noptions:\n");
+    for (int i = 0; i < c->n_options; i++) {
+        const ig_option *o = &c->options[i];
+        bool off = o->kind == IG_OPT_BOOL && *(const bool *)o->to; /* on by default: show how to switch it off */
+        char letter[5] = "    ", left[96];
+        if (o->letter) snprintf(letter, sizeof letter, "-%c, ", o->letter);
+        int n = snprintf(left, sizeof left, "  %s--%s%s%s%s%s%s", letter, off ? "no-" : "", o->name,
+                         o->other ? ", --" : "", o->other ? o->other : "", o->value ? " " : "",
+                         o->value ? o->value : "");
+        if (n < COLUMN)
+            printf("%-*s%s", COLUMN, left, o->help);
+        else
+            printf("%s\n%*s%s", left, COLUMN, "", o->help);
+        print_default(o);
+        printf("\n");
+    }
+    printf("  -h, --help%*sthis text\n", COLUMN - 12, "");
+    if (c->env) printf("\nINGLE_PORT=8081 stands for --port 8081, and so on for every option here.\n");
+    if (c->more) printf("\n%s\n", c->more);
+}

@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Writes the seed corpora corpus-gguf/ and corpus-json/ beside this file: small files, each with one thing
+that a parser may trip over. Run it again after a change here; what fuzzing found is kept as found-*."""
+import pathlib
+import struct
+
+HERE = pathlib.Path(__file__).parent
+U32, I32, F32, BOOL, STRING, ARRAY, U64 = 4, 5, 6, 7, 8, 9, 10
+
+
+def u32(v):
+    return struct.pack("<I", v)
+
+
+def u64(v):
+    return struct.pack("<Q", v & (2**64 - 1))
+
+
+def string(s):
+    b = s if isinstance(s, bytes) else s.encode()
+    return u64(len(b)) + b
+
+
+def key(name, kind, value):
+    return string(name) + u32(kind) + value
+
+
+def strings(items):
+    return u32(STRING) + u64(len(items)) + b"".join(map(string, items))
+
+
+def tensor(name, dims, kind, offset):
+    return string(name) + u32(len(dims)) + b"".join(map(u64, dims)) + u32(kind) + u64(offset)
+
+
+def gguf(keys, tensors, data, version=3, align=32, n_keys=None, n_tensors=None):
+    head = b"GGUF" + u32(version)
+    head += u64(len(tensors) if n_tensors is None else n_tensors) + u64(len(keys) if n_keys is None else n_keys)
+    head += b"".join(keys) + b"".join(tensors)
+    return head + bytes(-len(head) % align) + bytes(i & 255 for i in range(data))
+
+
+ARCH = key("general.architecture", STRING, string("llama"))
+ALIGN = key("general.alignment", U32, u32(64))
+VOCAB = key("tokenizer.ggml.tokens", ARRAY, strings(["<s>", "a", "\u00e9", ""]))
+TYPES = key("tokenizer.ggml.token_type", ARRAY, u32(I32) + u64(4) + bytes(16))
+FLAGS = key("tokenizer.ggml.add_bos_token", BOOL, b"\1")
+BASE = key("llama.rope.freq_base", F32, struct.pack("<f", 1e4))
+TWO = [tensor("a", [32, 2], 3, 0), tensor("b", [8], 0, 64)]
+BIG = [2**31, 2**32 - 1, 2**63, 2**64 - 1]
+
+files = {
+    "good-v3": gguf([ARCH, VOCAB, TYPES, FLAGS, BASE], TWO, 96),
+    "good-v2": gguf([ARCH], TWO, 96, version=2),
+    "good-align64": gguf([ARCH, ALIGN], TWO, 96, align=64),
+    "good-empty": gguf([], [], 0),
+    "good-quantized": gguf([ARCH], [tensor(f"t{k}", [256], k, 512 * i) for i, k in
+                                    enumerate([0, 1, 2, 3, 6, 7, 8, 10, 11, 12, 13, 14, 20, 23, 30, 39, 40])], 9216),
+    "overlap": gguf([], [tensor("a", [32, 2], 3, 0), tensor("b", [8], 0, 32)], 96),
+    "same-name": gguf([], [tensor("a", [8], 0, 0), tensor("a", [8], 0, 32)], 96),
+    "same-key": gguf([ARCH, ARCH], [], 0),
+    "nul-key": gguf([key(b"a\0b", U32, u32(1))], [], 0),
+    "bad-utf8": gguf([key(b"a\xff", U32, u32(1))], [], 0),
+    "nested-array": gguf([key("k", ARRAY, (u32(ARRAY) + u64(1)) * 40)], [], 0),
+    "unknown-kind": gguf([key("k", 77, b"")], [], 0),
+    "unknown-type": gguf([], [tensor("a", [32], 99, 0)], 96),
+    "split": gguf([key("split.count", U32, u32(3)), key("split.no", U32, u32(1))], [], 0),
+    "past-end": gguf([], [tensor("a", [1024], 0, 0)], 96),
+    "offset-wraps": gguf([], [tensor("a", [8], 0, 2**64 - 32)], 96),
+    "dims-wrap": gguf([], [tensor("a", [4194305, 4194305, 211106198978564], 0, 0)], 96),
+    "dims-0": gguf([], [tensor("a", [], 0, 0)], 96),
+    "dims-5": gguf([], [tensor("a", [1] * 5, 0, 0)], 96),
+    "not-blocks": gguf([], [tensor("a", [33], 8, 0)], 96),
+    "big-endian": b"GGUF" + struct.pack(">I", 3) + bytes(16),
+    "lfs": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
+}
+for v in (0, 1, 3, 2**30):
+    files[f"alignment-{v}"] = gguf([key("general.alignment", U32, u32(v))], [], 0)
+for v in BIG:
+    files[f"n-keys-{v}"] = gguf([ARCH], TWO, 96, n_keys=v)
+    files[f"n-tensors-{v}"] = gguf([ARCH], TWO, 96, n_tensors=v)
+    files[f"string-{v}"] = gguf([string("k") + u32(STRING) + u64(v) + b"abc"], [], 0)
+    files[f"array-{v}"] = gguf([key("k", ARRAY, u32(I32) + u64(v) + bytes(8))], [], 0)
+    files[f"strings-{v}"] = gguf([key("k", ARRAY, u32(STRING) + u64(v) + bytes(8))], [], 0)
+for n in (0, 3, 7, 23, 40, 60, 100, 200):
+    files[f"cut-{n}"] = files["good-v3"][:n]
+
+texts = {
+    "chat": b'{"model":"m","messages":[{"role":"user","content":"hi \\ud83d\\ude00"}],"stream":true,"seed":18446744073709551615}',
+    "bom": b"\xef\xbb\xbf{}",
+    "lone-high": b'["\\ud800", "\\ud800x", "\\ud83d\\ud83d\\ude00"]',
+    "lone-low": b'["\\udc00\\\\ud800"]',
+    "cut-escape": b'["\\ud8',
+    "nul": b'["a\\u0000b", "a\x00b"]',
+    "deep": b"[" * 17 + b"]" * 17,
+    "deep-object": b'{"a":' * 17 + b"1" + b"}" * 17,
+    "bracket-string": b'"' + b"[" * 40 + b'\\""',
+    "duplicate": b'{"messages":1,"messages":null}',
+    "numbers": b"[0,-0,1e400,1E-400,123456789012345678901234567890,1.5e3,-1]",
+    "trailing": b"{} {}",
+    "utf8": b'["\xed\xa0\x80","\xf5\x80\x80\x80","\xc0\x80","\xe2\x82"]',
+    "literals": b"[true,false,null,nan,Infinity]",
+    "comment": b"[1,/*x*/2,]",
+    "empty": b"",
+}
+
+for folder, items in (("corpus-gguf", files), ("corpus-json", texts)):
+    (HERE / folder).mkdir(exist_ok=True)
+    for name, data in items.items():
+        (HERE / folder / name).write_bytes(data)
