@@ -47,8 +47,9 @@ typedef struct ig_gen_params {
     int n_eos;
     bool use_prefix_cache;
     int top_logprobs;       /* -1: none; 0..20: record the sampled token's log-probability and this many */
-    /* Called on the engine thread after new tokens or the end became visible; must be quick and must not
-     * call back into the engine. May be NULL (then poll, or ig_gen_wait). */
+    /* Called on the engine thread after new tokens or the end became visible; must be quick, must not
+     * allocate, and must not call back into the engine (the readers below are fine). Not called any more
+     * once ig_gen_release has returned. May be NULL (then poll, or ig_gen_wait). */
     void (*notify)(void *ud);
     void *notify_ud;
 } ig_gen_params;
@@ -65,14 +66,17 @@ typedef struct ig_engine_config {
 
 ig_engine_config ig_engine_defaults(void);
 
-/* What a configuration needs, before anything is taken. */
+/* What a configuration needs, before anything is taken: IG_ELIMIT with all the numbers and the largest
+ * context that would fit, when it does not. Chosen for kv: a context for each slot, at most 40 % of what
+ * is usable, at least one whole context. */
 typedef struct ig_engine_plan {
     uint64_t weights_bytes, step_bytes, kv_bytes, table_bytes, total_bytes, usable_bytes;
     int n_ctx, n_blocks, n_slots;
-    bool fits;
+    bool fits; /* always true in a plan that was given out */
 } ig_engine_plan;
 
-ig_status ig_engine_plan_make(ig_engine_plan *out, const ig_model *m, const ig_engine_config *c, ig_err *err);
+ig_status ig_engine_plan_make(ig_engine_plan *out, const ig_model *m, const ig_engine_config *c,
+                              ig_err *err);
 
 typedef struct ig_engine ig_engine;
 typedef struct ig_gen ig_gen; /* one generation; counted references: submit gives one to the caller */
@@ -84,7 +88,9 @@ void ig_engine_stop(ig_engine *e);
 
 ig_status ig_engine_submit(ig_engine *e, const ig_gen_params *p, ig_gen **out, ig_err *err);
 void ig_gen_cancel(ig_gen *g);  /* any time, any thread, any number of times */
-void ig_gen_release(ig_gen *g); /* the caller's reference; does not cancel */
+/* The caller's reference; does not cancel. Waits for a notify that is running now: hold no lock that it
+ * takes. Fine after ig_engine_stop. */
+void ig_gen_release(ig_gen *g);
 
 /* Readers, any thread. Tokens [0, n) of the return value are final; the end token is included and counted. */
 int ig_gen_n_tokens(const ig_gen *g);
@@ -92,7 +98,8 @@ uint32_t ig_gen_token(const ig_gen *g, int i);
 ig_finish ig_gen_finish(const ig_gen *g); /* when not NONE, ig_gen_n_tokens is final too (read it after) */
 ig_gen_state ig_gen_state_of(const ig_gen *g);
 const char *ig_gen_error(const ig_gen *g); /* after IG_FINISH_FAILED */
-/* Sleeps until there are more than n_seen tokens or the end; for callers without notify. False: timeout. */
+/* Sleeps until there are more than n_seen tokens or the end; for callers without notify. False: timeout
+ * (negative: none). */
 bool ig_gen_wait(ig_gen *g, int n_seen, int64_t timeout_ns);
 
 typedef struct ig_logprob {
@@ -111,7 +118,8 @@ ig_gen_stats ig_gen_stats_of(const ig_gen *g);
 
 typedef struct ig_engine_stats {
     int n_running, n_queued, n_prefilling, n_slots, n_ctx, n_threads;
-    uint64_t n_steps, n_rows, n_prompt_tokens, n_cached_tokens, n_generated_tokens, n_canceled, n_failed, n_done;
+    uint64_t n_steps, n_rows, n_prompt_tokens, n_cached_tokens, n_generated_tokens;
+    uint64_t n_canceled, n_failed, n_done;
     uint64_t step_started_ns; /* 0: idle. A watchdog reads it: no step may take minutes */
     ig_kv_stats kv;
     uint64_t kv_block_bytes;
@@ -119,8 +127,10 @@ typedef struct ig_engine_stats {
 ig_engine_stats ig_engine_stats_of(ig_engine *e);
 ig_engine_plan ig_engine_plan_of(const ig_engine *e);
 
-/* Runs `prompt` through the model outside of any request and gives the logits of the last n_last rows,
- * [n_last][n_vocab]. For evaluation programs and tests; waits for its turn. */
-ig_status ig_engine_logits(ig_engine *e, const uint32_t *prompt, int n_prompt, int n_last, float *logits, ig_err *err);
+/* The logits of the last n_last rows of `prompt` (at most a whole context), [n_last][n_vocab]. It queues like
+ * a request and shares its steps with the others; no cached prefix is used and none is left. Waits until it
+ * is done. For evaluation programs and tests. */
+ig_status ig_engine_logits(ig_engine *e, const uint32_t *prompt, int n_prompt, int n_last, float *logits,
+                           ig_err *err);
 
 #endif

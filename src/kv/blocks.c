@@ -59,8 +59,9 @@ ig_status ig_kv_pool_make(ig_kv_pool **out, ig_kv_shape shape, int n_blocks, int
     ig_kv_pool *p = NULL;
 
     if (!counts_ok(n_blocks, n_seqs, seq_tokens_max))
-        return ig_fail(err, IG_EINVAL, "kv pool: %d blocks (1..%d), %d sequences (1..%d) of %d tokens (1..%d)",
-                       n_blocks, BLOCKS_MAX, n_seqs, SEQS_MAX, seq_tokens_max, SEQ_TOKENS_MAX);
+        return ig_fail(err, IG_EINVAL,
+                       "kv pool: %d blocks (1..%d), %d sequences (1..%d) of %d tokens (1..%d)", n_blocks,
+                       BLOCKS_MAX, n_seqs, SEQS_MAX, seq_tokens_max, SEQ_TOKENS_MAX);
     if (shape.n_layers < 1 || shape.n_layers > 4096 || shape.n_kv_heads < 1 || shape.n_kv_heads > 4096 ||
         shape.head_dim < 1 || shape.head_dim > 4096)
         return ig_fail(err, IG_EINVAL, "kv pool: %d layers, %d heads of %d, limit 4096 each", shape.n_layers,

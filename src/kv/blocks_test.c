@@ -1,3 +1,4 @@
+/* The pool: rows are where they should be, counts are right, refusals change nothing. */
 #include "base/test.h"
 #include "kv/kv.h"
 
@@ -92,7 +93,8 @@ TEST(a_pool_of_a_wrong_size_is_refused_with_the_number) {
     CHECK(ig_kv_pool_make(&p, SHAPE, 0, 1, 64, &err) == IG_EINVAL && p == NULL);
     CHECK(ig_kv_pool_make(&p, SHAPE, 1 << 30, 1, 64, &err) == IG_EINVAL && strstr(err.msg, "1073741824"));
     CHECK(ig_kv_pool_make(&p, (ig_kv_shape){2, 0, 8}, 4, 1, 64, &err) == IG_EINVAL && p == NULL);
-    CHECK(ig_kv_pool_make(&p, (ig_kv_shape){4096, 4096, 4096}, 1 << 24, 1, 64, &err) == IG_ELIMIT && p == NULL);
+    const ig_kv_shape big = {4096, 4096, 4096};
+    CHECK(ig_kv_pool_make(&p, big, 1 << 24, 1, 64, &err) == IG_ELIMIT && p == NULL);
 }
 
 TEST(what_is_not_finite_is_seen_and_scrubbed) {

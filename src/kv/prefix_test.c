@@ -1,3 +1,4 @@
+/* The tree: what is found, shared, copied and evicted; rows hold their token, so a mix-up shows. */
 #include "base/test.h"
 #include "kv/kv.h"
 

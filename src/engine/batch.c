@@ -1,0 +1,42 @@
+/* batch: the chosen requests as rows of one forward.
+ *
+ * Owns:    nothing; the row tables are the engine's, one set, overwritten each step.
+ * Threads: engine thread.
+ * Memory:  tables for prefill_chunk + n_slots rows: decoders and late prefills are at most n_slots together,
+ *          and the slice is at most the chunk.
+ * Why the head sees few rows: logits cost a row of the vocabulary each, so only the last row of what is
+ * known asks for them (and the rows that ig_engine_logits wants). */
+#include "engine/inside.h"
+
+void ig_batch_fill(ig_engine *e, ig_gen *const *gens, int n, ig_rows *out) {
+    int n_rows = 0, n_want = 0;
+
+    for (int i = 0; i < n; i++) {
+        ig_gen *g = gens[i];
+        int first_wanted = g->last_logits ? g->n_prompt - g->n_last : g->n_ids - 1;
+        ig_assert(g->n_take > 0 && n_rows + g->n_take <= e->n_rows_max);
+        e->row_kv[i] = g->seq;
+        for (int k = 0; k < g->n_take; k++) {
+            int pos = g->seq->n_tokens + k;
+            if (pos >= first_wanted) {
+                ig_assert(n_want < e->n_want_max);
+                e->want_gen[n_want] = g;
+                e->want[n_want++] = n_rows;
+            }
+            e->row_token[n_rows] = g->ids[pos];
+            e->row_pos[n_rows] = pos;
+            e->row_seq[n_rows++] = i;
+        }
+    }
+    *out = (ig_rows){
+        .n_rows = n_rows,
+        .token = e->row_token,
+        .pos = e->row_pos,
+        .seq = e->row_seq,
+        .kv_seq = e->row_kv,
+        .kv = e->kv,
+        .n_ctx = e->plan.n_ctx,
+        .want = e->want,
+        .n_want = n_want,
+    };
+}

@@ -1,0 +1,421 @@
+/* engine: the plan, the thread, and the doors through which other threads reach it.
+ *
+ * Owns:    the engine's block, its mapping, the thread.
+ * Threads: submit, stats and logits on any thread; the thread started here runs turns and sleeps in the
+ *          inbox when there is nothing to do.
+ * Memory:  all in make: one mapping for step memory and tables, one KV pool, one inbox.
+ * Why the waiting are counted by an atomic and not by the inbox: the engine empties the inbox at every step,
+ * so that a request cancelled while it waits ends at once; the bound is on all that wait. */
+#include "engine/inside.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+ig_engine_config ig_engine_defaults(void) {
+    return (ig_engine_config){.n_slots = 4, .prefill_chunk = 512, .prefill_slice_ms = 120, .queue_max = 64};
+}
+
+/* ---- plan ------------------------------------------------------------------------------------------- */
+
+enum { CHUNK_MAX = 1 << 16, SLICE_MS_MAX = 60000, QUEUE_MAX = 1 << 16 };
+
+static ig_status bound(const char *name, int value, int least, int most, ig_err *err) {
+    if (value >= least && value <= most) return IG_OK;
+    return ig_fail(err, IG_EINVAL, "%s %d is not in %d..%d", name, value, least, most);
+}
+
+static ig_status check_config(const ig_backend *b, const ig_engine_config *c, ig_err *err) {
+    ig_status st = bound("slots", c->n_slots, 1, SLOTS_MAX, err);
+    if (!st) st = bound("prefill chunk", c->prefill_chunk, 1, CHUNK_MAX, err);
+    if (!st) st = bound("prefill slice (ms)", c->prefill_slice_ms, 1, SLICE_MS_MAX, err);
+    if (!st) st = bound("queue", c->queue_max, 1, QUEUE_MAX, err);
+    if (!st && c->n_ctx != 0) st = bound("context", c->n_ctx, 2, b->n_ctx, err);
+    return st;
+}
+
+/* The step memory and the tables, for measuring (a counting arena) and for taking. */
+static void lay_out_step(ig_engine *e, ig_arena *a) {
+    size_t step = e->model.plan(e->model.ud, e->n_rows_max, e->n_want_max, e->plan.n_ctx);
+
+    e->arena = (ig_arena){.base = ig_arena_take(a, step), .cap_bytes = step};
+    e->logits = ig_arena_take(a, (size_t)e->n_want_max * (size_t)e->model.n_vocab * sizeof *e->logits);
+    ig_sampler_lay_out(&e->sampler, a);
+}
+
+static void lay_out_tables(ig_engine *e, ig_arena *a) {
+    size_t n_rows = (size_t)e->n_rows_max, n_want = (size_t)e->n_want_max, n_slots = (size_t)e->plan.n_slots;
+
+    e->row_token = ig_arena_take(a, n_rows * sizeof *e->row_token);
+    e->row_pos = ig_arena_take(a, n_rows * sizeof *e->row_pos);
+    e->row_seq = ig_arena_take(a, n_rows * sizeof *e->row_seq);
+    e->row_kv = ig_arena_take(a, n_slots * sizeof *e->row_kv);
+    e->want = ig_arena_take(a, n_want * sizeof *e->want);
+    e->want_gen = ig_arena_take(a, n_want * sizeof *e->want_gen);
+    e->running = ig_arena_take(a, n_slots * sizeof *e->running);
+    e->batch = ig_arena_take(a, n_slots * sizeof *e->batch);
+}
+
+static void set_sizes(ig_engine *e, const ig_backend *b, const ig_engine_config *c) {
+    e->model = *b;
+    e->config = *c;
+    e->sampler.n_vocab = b->n_vocab;
+    e->sampler.argmax = b->argmax;
+    e->sampler.exp = b->exp;
+    e->n_rows_max = c->prefill_chunk + c->n_slots;
+    e->n_want_max = c->n_slots + LOGITS_ROWS;
+}
+
+static uint64_t add(uint64_t a, uint64_t b) { /* a sum too large stays too large */
+    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
+
+/* All numbers of a plan of this context and so many blocks. */
+static ig_engine_plan plan_of(const ig_backend *b, const ig_engine_config *c, uint64_t usable, int n_ctx,
+                              int n_blocks) {
+    ig_engine e = {0};
+    ig_arena step = {.counting = true}, tables = {.counting = true};
+    ig_engine_plan p = {.weights_bytes = b->weights_bytes, .usable_bytes = usable, .n_ctx = n_ctx,
+                        .n_blocks = n_blocks, .n_slots = c->n_slots};
+
+    set_sizes(&e, b, c);
+    e.plan = p;
+    lay_out_step(&e, &step);
+    lay_out_tables(&e, &tables);
+    p.step_bytes = step.used_bytes;
+    p.kv_bytes = (uint64_t)n_blocks * ig_kv_block_bytes(b->kv);
+    p.table_bytes = tables.used_bytes + sizeof e + ig_kv_pool_table_bytes(n_blocks, c->n_slots, n_ctx);
+    p.total_bytes = add(p.weights_bytes, add(p.step_bytes, add(p.kv_bytes, p.table_bytes + RESERVE_BYTES)));
+    p.fits = p.total_bytes <= usable;
+    return p;
+}
+
+/* The most blocks, at most n_max, with which this context fits; 0: none. */
+static int blocks_that_fit(const ig_backend *b, const ig_engine_config *c, uint64_t usable, int n_ctx,
+                           int n_max) {
+    int lo = 0, hi = n_max;
+    while (lo < hi) {
+        int mid = lo + (hi - lo + 1) / 2;
+        if (plan_of(b, c, usable, n_ctx, mid).fits) lo = mid;
+        else hi = mid - 1;
+    }
+    return lo;
+}
+
+static bool context_fits(const ig_backend *b, const ig_engine_config *c, uint64_t usable, int n_ctx) {
+    ig_engine_plan p = plan_of(b, c, usable, n_ctx, ig_kv_blocks_for(n_ctx));
+    return p.fits && (c->kv_budget_bytes == 0 || p.kv_bytes <= c->kv_budget_bytes);
+}
+
+static ig_status refuse(const ig_backend *b, const ig_engine_config *c, const ig_engine_plan *p,
+                        ig_err *err) {
+    int lo = 0, hi = p->n_ctx; /* the largest context with which one sequence fits */
+    char advice[64] = "no context fits";
+    while (lo < hi) {
+        int mid = lo + (hi - lo + 1) / 2;
+        if (context_fits(b, c, p->usable_bytes, mid)) lo = mid;
+        else hi = mid - 1;
+    }
+    if (lo >= 2) snprintf(advice, sizeof advice, "the largest context that fits is %d", lo);
+    uint64_t one = (uint64_t)ig_kv_blocks_for(p->n_ctx) * ig_kv_block_bytes(b->kv);
+    if (c->kv_budget_bytes > 0 && c->kv_budget_bytes < one)
+        return ig_fail(err, IG_ELIMIT,
+                       "keys and values of %d tokens need %" PRIu64 " bytes, their budget is %" PRIu64 ": %s",
+                       p->n_ctx, one, c->kv_budget_bytes, advice);
+    return ig_fail(err, IG_ELIMIT,
+                   "memory: weights %" PRIu64 " + step %" PRIu64 " + keys and values of %d tokens %" PRIu64
+                   " + tables %" PRIu64 " + reserve %d = %" PRIu64 " bytes, usable are %" PRIu64 ": %s",
+                   p->weights_bytes, p->step_bytes, p->n_blocks * IG_KV_BLOCK_TOKENS, p->kv_bytes,
+                   p->table_bytes, RESERVE_BYTES, p->total_bytes, p->usable_bytes, advice);
+}
+
+static int clamp_blocks(uint64_t n) {
+    return n > (1u << 24) ? 1 << 24 : (int)n;
+}
+
+ig_status ig_engine_plan_on(ig_engine_plan *out, const ig_backend *b, const ig_engine_config *c,
+                            ig_err *err) {
+    ig_status st = check_config(b, c, err);
+    if (st) return st;
+
+    uint64_t usable = c->memory_budget_bytes, block = ig_kv_block_bytes(b->kv);
+    if (usable == 0) usable = add(ig_memory_available_bytes(), b->weights_bytes) / 4 * 3;
+    int n_ctx = c->n_ctx ? c->n_ctx : b->n_ctx, one = ig_kv_blocks_for(n_ctx), n_blocks;
+    if (c->kv_budget_bytes > 0) {
+        n_blocks = clamp_blocks(c->kv_budget_bytes / block);
+        if (n_blocks < one || !plan_of(b, c, usable, n_ctx, n_blocks).fits) {
+            ig_engine_plan p = plan_of(b, c, usable, n_ctx, n_blocks > one ? n_blocks : one);
+            return refuse(b, c, &p, err);
+        }
+    } else {
+        /* A whole context for each slot and a block more for the copy that a writer takes. */
+        int most = c->n_slots * (one + 1), cap = clamp_blocks(usable / 5 * 2 / block);
+        if (most > cap) most = cap;
+        if (most < one) most = one;
+        n_blocks = blocks_that_fit(b, c, usable, n_ctx, most);
+        if (n_blocks < one) {
+            ig_engine_plan p = plan_of(b, c, usable, n_ctx, one);
+            return refuse(b, c, &p, err);
+        }
+    }
+    *out = plan_of(b, c, usable, n_ctx, n_blocks);
+    return IG_OK;
+}
+
+/* ---- the model behind it ---------------------------------------------------------------------------- */
+
+static ig_status model_forward(void *ud, ig_arena *arena, const ig_rows *rows, float *logits, ig_err *err) {
+    return ig_model_forward(ud, arena, rows, logits, err);
+}
+
+static size_t model_plan(void *ud, int n_rows, int n_want, int n_ctx) {
+    return ig_model_plan(ud, n_rows, n_want, n_ctx);
+}
+
+static ig_backend backend_of(const ig_model *m) {
+    const ig_model_config *c = ig_model_config_of(m);
+    const ig_kern_table *k = ig_model_kernels(m);
+    return (ig_backend){
+        .ud = (void *)m,
+        .forward = model_forward,
+        .plan = model_plan,
+        .argmax = k->op[IG_KERN_ARGMAX]->fn.argmax,
+        .exp = k->op[IG_KERN_EXP]->fn.exp,
+        .n_vocab = c->n_vocab,
+        .n_ctx = c->n_ctx_train,
+        .n_threads = ig_pool_threads(ig_model_pool(m)),
+        .kv = ig_model_kv_shape(m),
+        .weights_bytes = ig_model_weights_bytes(m),
+    };
+}
+
+ig_status ig_engine_plan_make(ig_engine_plan *out, const ig_model *m, const ig_engine_config *c,
+                              ig_err *err) {
+    ig_backend b = backend_of(m);
+    return ig_engine_plan_on(out, &b, c, err);
+}
+
+ig_status ig_engine_start(ig_engine **out, ig_model *m, const ig_engine_config *c, ig_err *err) {
+    ig_backend b = backend_of(m);
+    return ig_engine_start_on(out, &b, c, err);
+}
+
+/* ---- life ------------------------------------------------------------------------------------------- */
+
+ig_status ig_engine_make_on(ig_engine **out, const ig_backend *b, const ig_engine_config *c, ig_err *err) {
+    ig_engine *e = NULL;
+    ig_engine_plan plan;
+    ig_status st = ig_engine_plan_on(&plan, b, c, err);
+    if (st) return st;
+
+    e = calloc(1, sizeof *e);
+    if (!e) return ig_fail(err, IG_ELIMIT, "engine: no memory for %zu bytes", sizeof *e);
+    set_sizes(e, b, c);
+    e->plan = plan;
+
+    ig_arena count = {.counting = true};
+    lay_out_step(e, &count);
+    lay_out_tables(e, &count);
+    e->map_bytes = count.used_bytes;
+    st = ig_pages_map(&e->map, e->map_bytes, true, err);
+    if (st) goto out;
+    ig_arena all = {.base = e->map, .cap_bytes = e->map_bytes};
+    lay_out_step(e, &all);
+    lay_out_tables(e, &all);
+    st = ig_kv_pool_make(&e->kv, b->kv, plan.n_blocks, plan.n_slots, plan.n_ctx, err);
+    if (st) goto out;
+    st = ig_queue_make(&e->inbox, c->queue_max, sizeof(ig_gen *), err);
+    if (st) goto out;
+    ig_engine_count(e);
+    *out = e;
+    e = NULL;
+out:
+    if (e) ig_engine_free(e);
+    return st;
+}
+
+static void free_dead(ig_engine *e) {
+    ig_gen *g = atomic_exchange(&e->dead, NULL);
+    while (g) {
+        ig_gen *next = g->next;
+        ig_gen_free(g);
+        g = next;
+    }
+}
+
+void ig_engine_free(ig_engine *e) {
+    ig_assert(e->n_running == 0 && !e->waiting);
+    free_dead(e);
+    ig_queue_free(e->inbox);
+    ig_kv_pool_free(e->kv);
+    ig_pages_unmap(e->map, e->map_bytes);
+    free(e);
+}
+
+static void *thread_main(void *arg) {
+    ig_engine *e = arg;
+    ig_gen *g;
+
+    while (!atomic_load(&e->stopping)) {
+        if (ig_engine_turn(e)) continue;
+        if (!ig_queue_pop(e->inbox, &g, -1)) break; /* closed */
+        ig_sched_accept(e, g);
+    }
+    while (ig_queue_pop(e->inbox, &g, 0)) ig_sched_accept(e, g);
+    ig_sched_cancel(e, true);
+    return NULL;
+}
+
+ig_status ig_engine_start_on(ig_engine **out, const ig_backend *b, const ig_engine_config *c, ig_err *err) {
+    ig_engine *e = NULL;
+    ig_status st = ig_engine_make_on(&e, b, c, err);
+    if (st) return st;
+    int rc = pthread_create(&e->thread, NULL, thread_main, e);
+    if (rc != 0) {
+        ig_engine_free(e);
+        return ig_fail(err, IG_EIO, "engine thread: %s", strerror(rc));
+    }
+    *out = e;
+    return IG_OK;
+}
+
+void ig_engine_stop(ig_engine *e) {
+    if (!e) return;
+    atomic_store(&e->stopping, true);
+    ig_queue_close(e->inbox);
+    pthread_join(e->thread, NULL);
+    ig_engine_free(e);
+}
+
+/* ---- submit ----------------------------------------------------------------------------------------- */
+
+static ig_status check_prompt(const ig_engine *e, const uint32_t *prompt, int n_prompt, int n_max,
+                              ig_err *err) {
+    if (!prompt || n_prompt < 1) return ig_fail(err, IG_EINVAL, "the prompt is empty");
+    if (n_prompt > n_max)
+        return ig_fail(err, IG_ELIMIT, "the prompt has %d tokens, the context of %d has room for %d",
+                       n_prompt, e->plan.n_ctx, n_max);
+    for (int i = 0; i < n_prompt; i++)
+        if (prompt[i] >= (uint32_t)e->model.n_vocab)
+            return ig_fail(err, IG_EINVAL, "prompt token %d is %" PRIu32 ", the vocabulary has %d", i,
+                           prompt[i], e->model.n_vocab);
+    return IG_OK;
+}
+
+static ig_status in_range(const char *name, float x, float most, ig_err *err) {
+    if (x >= 0.0f && x <= most) return IG_OK; /* false for NaN */
+    return ig_fail(err, IG_EINVAL, "%s %g is not in 0..%g", name, (double)x, (double)most);
+}
+
+static ig_status check_params(const ig_engine *e, const ig_gen_params *p, ig_err *err) {
+    ig_status st = check_prompt(e, p->prompt, p->n_prompt, e->plan.n_ctx - 1, err);
+    if (!st) st = bound("max_tokens", p->max_tokens, 1, INT32_MAX, err);
+    if (!st) st = bound("top_logprobs", p->top_logprobs, -1, TOP_LOGPROBS_MAX, err);
+    if (!st) st = bound("number of end tokens", p->n_eos, 0, EOS_MAX, err);
+    if (!st) st = bound("top_k", p->sampling.top_k, 0, INT32_MAX, err);
+    if (!st) st = in_range("temperature", p->sampling.temperature, 1e6f, err);
+    if (!st) st = in_range("top_p", p->sampling.top_p, 1.0f, err);
+    if (!st) st = in_range("min_p", p->sampling.min_p, 1.0f, err);
+    return st;
+}
+
+/* Hands g over, or frees it. */
+static ig_status hand_over(ig_engine *e, ig_gen *g, ig_err *err) {
+    int queue_max = e->config.queue_max;
+
+    free_dead(e);
+    g->submit_ns = ig_clock_ns();
+    bool room = atomic_fetch_add(&e->n_queued, 1) < queue_max;
+    if (room && ig_queue_push(e->inbox, &g)) return IG_OK;
+    atomic_fetch_sub(&e->n_queued, 1);
+    ig_gen_free(g);
+    if (atomic_load(&e->stopping)) return ig_fail(err, IG_ECANCELED, "the engine is stopping");
+    return ig_fail(err, IG_ELIMIT, "the queue is full: %d requests wait", queue_max);
+}
+
+ig_status ig_engine_submit(ig_engine *e, const ig_gen_params *p, ig_gen **out, ig_err *err) {
+    ig_status st = check_params(e, p, err);
+    if (st) return st;
+
+    int room = e->plan.n_ctx - p->n_prompt, max_tokens = p->max_tokens < room ? p->max_tokens : room;
+    ig_gen *g = ig_gen_make(p, max_tokens, p->n_prompt);
+    if (!g) return ig_fail(err, IG_ELIMIT, "no memory for a request of %d tokens", p->n_prompt + max_tokens);
+    st = hand_over(e, g, err);
+    if (!st) *out = g;
+    return st;
+}
+
+ig_status ig_engine_logits_from(ig_engine *e, const uint32_t *prompt, int n_prompt, int n_last, float *logits,
+                                bool use_prefix_cache, ig_err *err) {
+    const ig_gen_params p = {.prompt = prompt, .use_prefix_cache = use_prefix_cache, .top_logprobs = -1};
+    ig_status st = check_prompt(e, prompt, n_prompt, e->plan.n_ctx, err);
+    if (!st) st = bound("number of rows", n_last, 1, n_prompt, err);
+    if (st) return st;
+
+    ig_gen *g = ig_gen_make(&p, 1, n_prompt);
+    if (!g) return ig_fail(err, IG_ELIMIT, "no memory for a request of %d tokens", n_prompt);
+    g->last_logits = logits;
+    g->n_last = n_last;
+    st = hand_over(e, g, err);
+    if (st) return st;
+    while (!ig_gen_wait(g, INT32_MAX, -1)) {}
+    if (ig_gen_finish(g) == IG_FINISH_FAILED) st = ig_fail(err, IG_EFORMAT, "%s", ig_gen_error(g));
+    if (ig_gen_finish(g) == IG_FINISH_CANCELED) st = ig_fail(err, IG_ECANCELED, "the engine is stopping");
+    ig_gen_release(g);
+    return st;
+}
+
+ig_status ig_engine_logits(ig_engine *e, const uint32_t *prompt, int n_prompt, int n_last, float *logits,
+                           ig_err *err) {
+    return ig_engine_logits_from(e, prompt, n_prompt, n_last, logits, false, err);
+}
+
+/* ---- numbers ---------------------------------------------------------------------------------------- */
+
+void ig_engine_count(ig_engine *e) {
+    ig_engine_counts *c = &e->counts;
+    ig_kv_stats kv = ig_kv_pool_stats(e->kv);
+    int n_prefilling = 0;
+
+    for (int i = 0; i < e->n_running; i++) n_prefilling += atomic_load(&e->running[i]->n_tokens) == 0;
+    atomic_store(&c->n_running, e->n_running);
+    atomic_store(&c->n_prefilling, n_prefilling);
+    atomic_store(&c->n_free, kv.n_free);
+    atomic_store(&c->n_cached, kv.n_cached);
+    atomic_store(&c->n_lookup_tokens, kv.n_lookup_tokens);
+    atomic_store(&c->n_hit_tokens, kv.n_hit_tokens);
+    atomic_store(&c->n_evicted, kv.n_evicted);
+}
+
+ig_engine_stats ig_engine_stats_of(ig_engine *e) {
+    const ig_engine_counts *c = &e->counts;
+    return (ig_engine_stats){
+        .n_running = atomic_load(&c->n_running),
+        .n_queued = atomic_load(&e->n_queued),
+        .n_prefilling = atomic_load(&c->n_prefilling),
+        .n_slots = e->plan.n_slots,
+        .n_ctx = e->plan.n_ctx,
+        .n_threads = e->model.n_threads,
+        .n_steps = atomic_load(&c->n_steps),
+        .n_rows = atomic_load(&c->n_rows),
+        .n_prompt_tokens = atomic_load(&c->n_prompt_tokens),
+        .n_cached_tokens = atomic_load(&c->n_cached_tokens),
+        .n_generated_tokens = atomic_load(&c->n_generated_tokens),
+        .n_canceled = atomic_load(&c->n_canceled),
+        .n_failed = atomic_load(&c->n_failed),
+        .n_done = atomic_load(&c->n_done),
+        .step_started_ns = atomic_load(&c->step_started_ns),
+        .kv = {.n_blocks = e->plan.n_blocks,
+               .n_free = atomic_load(&c->n_free),
+               .n_cached = atomic_load(&c->n_cached),
+               .n_lookup_tokens = atomic_load(&c->n_lookup_tokens),
+               .n_hit_tokens = atomic_load(&c->n_hit_tokens),
+               .n_evicted = atomic_load(&c->n_evicted)},
+        .kv_block_bytes = ig_kv_block_bytes(e->model.kv),
+    };
+}
+
+ig_engine_plan ig_engine_plan_of(const ig_engine *e) {
+    return e->plan;
+}

@@ -1,0 +1,166 @@
+/* inside: what the files of engine/ share. Nobody else includes it.
+ *
+ * The engine sees the model through ig_backend only: the simulation runs the same scheduler, the same KV
+ * pool and the same sampler on a model of thirty lines and a clock that it turns by hand. */
+#ifndef IG_ENGINE_INSIDE_H
+#define IG_ENGINE_INSIDE_H
+
+#include <pthread.h>
+
+#include "engine/engine.h"
+
+enum {
+    SLOTS_MAX = 64,
+    EOS_MAX = 16,
+    TOP_LOGPROBS_MAX = 20,
+    LOGITS_ROWS = 32,         /* rows of ig_engine_logits that one step carries */
+    ALLOWANCE_TOKENS = 4096,  /* of a request's length that admission sets memory aside for */
+    ALIKE_TOKENS = 256,       /* a beginning this long that is being computed now is worth waiting for */
+    SLICE_ROWS = 16,          /* a prefill slice is a multiple of it, and at least it */
+    WAIT_STEPS_MAX = 2,       /* steps that a prefill may be passed over */
+    RESERVE_BYTES = 64 << 20  /* of the plan: stacks, requests, what we did not think of */
+};
+
+typedef struct ig_backend {
+    void *ud;
+    ig_status (*forward)(void *ud, ig_arena *arena, const ig_rows *rows, float *logits, ig_err *err);
+    size_t (*plan)(void *ud, int n_rows, int n_want, int n_ctx);
+    ig_argmax_fn *argmax;
+    ig_exp_fn *exp;
+    int n_vocab, n_ctx, n_threads;
+    ig_kv_shape kv;
+    uint64_t weights_bytes;
+} ig_backend;
+
+/* ---- sample.c --------------------------------------------------------------------------------------- */
+
+enum { SAMPLE_NOT_FINITE = -1, SAMPLE_NONE = -2, SELECT_BINS = 2048 };
+
+/* Scratch for one row at a time. */
+typedef struct ig_sampler {
+    ig_argmax_fn *argmax;
+    ig_exp_fn *exp;
+    int n_vocab;
+    uint32_t *rank;         /* [n_vocab] a logit as a number that is smaller the larger the logit is */
+    int32_t *id, *some;     /* [n_vocab] tokens that are left, ascending; those of one bin */
+    float *x, *weight;      /* [n_vocab] logit - max; e to that */
+    double bin[SELECT_BINS];
+} ig_sampler;
+
+void ig_sampler_lay_out(ig_sampler *s, ig_arena *a); /* n_vocab is set */
+/* The token of one row; step counts the request's tokens from 0. */
+int ig_sample(ig_sampler *s, const float *logits, const ig_sampling *p, uint32_t step);
+/* Log-softmax of the raw logits: the sampled token's, and the n_top largest. */
+void ig_sample_logprobs(ig_sampler *s, const float *logits, uint32_t id, int n_top, ig_logprob *own,
+                        ig_logprob *top);
+/* Of n items with ranks and weights (NULL: 1 each), the largest rank r such that the items of smaller rank
+ * weigh less than `limit` together; *before is their weight. UINT32_MAX when all together weigh less. */
+uint32_t ig_sample_select(ig_sampler *s, const uint32_t *rank, const float *weight, int n, double limit,
+                          double *before);
+uint32_t ig_sample_rank(float logit);
+
+/* ---- request.c -------------------------------------------------------------------------------------- */
+
+struct ig_gen {
+    /* Set at submit, read by anyone. */
+    int n_prompt, max_tokens, n_eos, top_logprobs;
+    bool use_prefix_cache;
+    uint32_t eos[EOS_MAX];
+    ig_sampling sampling;
+    void (*notify)(void *ud);
+    void *notify_ud;
+    uint64_t submit_ns;
+    float *last_logits;     /* ig_engine_logits: [n_last][n_vocab] of the waiting caller; else NULL */
+    int n_last;
+
+    /* Engine thread only. */
+    ig_gen *next;           /* in the waiting list, or in the list of the dead */
+    ig_kv_seq *seq;         /* while running */
+    int n_ids;              /* prompt + tokens so far */
+    int n_take;             /* rows of this step */
+    int n_waited;           /* steps that passed this prefill over */
+    bool begun;             /* was admitted before */
+
+    /* Written by the engine thread; n_tokens and finish are what readers wait for. */
+    uint32_t *ids;          /* [n_prompt + max_tokens] */
+    ig_logprob *own, *top;  /* [max_tokens], [max_tokens][top_logprobs] */
+    char error[160];        /* before finish */
+    _Atomic int n_tokens, finish, state, n_cached, n_prefilled;
+    _Atomic uint64_t admit_ns, first_ns, last_ns;
+
+    /* Between threads. */
+    _Atomic int n_refs;
+    _Atomic bool cancel;
+    _Atomic uint32_t news, n_sleepers; /* futex word; who sleeps on it */
+    _Atomic bool released, notifying;
+};
+
+ig_gen *ig_gen_make(const ig_gen_params *p, int max_tokens, int n_prompt); /* one block; NULL: no memory */
+void ig_gen_free(ig_gen *g);
+void ig_gen_tell(ig_gen *g); /* engine thread: something became visible */
+
+/* ---- the engine ------------------------------------------------------------------------------------- */
+
+/* Written by the engine thread, read by anyone, each number by itself. */
+typedef struct ig_engine_counts {
+    _Atomic int n_running, n_prefilling, n_free, n_cached;
+    _Atomic uint64_t n_steps, n_rows, n_prompt_tokens, n_cached_tokens, n_generated_tokens, n_canceled,
+        n_failed, n_done, n_paused, step_started_ns, n_lookup_tokens, n_hit_tokens, n_evicted;
+} ig_engine_counts;
+
+struct ig_engine {
+    ig_backend model;
+    ig_engine_config config;
+    ig_engine_plan plan;
+
+    /* Engine thread. */
+    ig_kv_pool *kv;
+    void *map;              /* step memory and tables */
+    size_t map_bytes;
+    ig_arena arena;
+    float *logits;          /* [n_want_max][n_vocab] */
+    ig_sampler sampler;
+    int n_rows_max, n_want_max;
+    uint32_t *row_token;    /* [n_rows_max], and so on: the step's ig_rows */
+    int *row_pos, *row_seq, *want;
+    ig_kv_seq **row_kv;     /* [n_slots] */
+    ig_gen **want_gen;      /* [n_want_max]: whose row it is */
+    ig_gen **running;       /* [n_slots], oldest first; older than all that wait */
+    ig_gen **batch;         /* [n_slots], those with rows in this step */
+    int n_running, n_batch;
+    ig_gen *waiting;        /* oldest first; those that were paused are in front */
+    double row_ns;          /* measured cost of a row in a step of many; 0: not yet */
+
+    /* Between threads. */
+    ig_queue *inbox;        /* ig_gen *; closed at stop */
+    _Atomic int n_queued;   /* submitted and not yet begun */
+    _Atomic(ig_gen *) dead; /* the last reference was the engine's: freed by the next caller */
+    _Atomic bool stopping;
+    ig_engine_counts counts;
+    pthread_t thread;
+};
+
+/* engine.c; without a thread, for tests: make, submit, turn, free. */
+ig_status ig_engine_plan_on(ig_engine_plan *out, const ig_backend *b, const ig_engine_config *c, ig_err *err);
+ig_status ig_engine_make_on(ig_engine **out, const ig_backend *b, const ig_engine_config *c, ig_err *err);
+ig_status ig_engine_start_on(ig_engine **out, const ig_backend *b, const ig_engine_config *c, ig_err *err);
+void ig_engine_free(ig_engine *e); /* nothing runs or waits any more */
+ig_status ig_engine_logits_from(ig_engine *e, const uint32_t *prompt, int n_prompt, int n_last, float *logits,
+                                bool use_prefix_cache, ig_err *err);
+void ig_engine_count(ig_engine *e); /* puts the numbers where readers look */
+
+/* sched.c */
+void ig_sched_accept(ig_engine *e, ig_gen *g);  /* to the end of the waiting list */
+void ig_sched_cancel(ig_engine *e, bool all);   /* ends those that were cancelled */
+void ig_sched_admit(ig_engine *e);
+void ig_sched_choose(ig_engine *e);             /* n_take of each that runs */
+bool ig_sched_reserve(ig_engine *e);            /* blocks for them; the youngest are paused when short */
+void ig_sched_finish(ig_engine *e, ig_gen *g, ig_finish how, const char *error);
+
+/* batch.c */
+void ig_batch_fill(ig_engine *e, ig_gen *const *gens, int n, ig_rows *out);
+
+/* step.c */
+bool ig_engine_turn(ig_engine *e); /* one step; false: nothing to do */
+
+#endif

@@ -1,0 +1,233 @@
+/* sched: who runs, and how many rows each gets in the next step.
+ *
+ * Owns:    the waiting list and the running table. Running requests are older than all that wait, always.
+ * Threads: engine thread.
+ * Memory:  none; a request carries its own links.
+ * Why the youngest is paused when memory is short: it has the least to compute again, and the oldest then
+ * always gets on, so there is no dead end. A paused request goes to the front of the waiting list; what it
+ * computed stays in the prefix tree for as long as nobody needs the blocks. Its tokens do not change: a row
+ * that is computed again has the same bits. */
+#include "engine/inside.h"
+
+#include <stdio.h>
+
+/* ---- lists ------------------------------------------------------------------------------------------ */
+
+void ig_sched_accept(ig_engine *e, ig_gen *g) {
+    ig_gen **at = &e->waiting;
+    while (*at) at = &(*at)->next;
+    g->next = NULL;
+    *at = g;
+}
+
+static void leave_waiting(ig_engine *e, ig_gen *g) {
+    ig_gen **at = &e->waiting;
+    while (*at != g) at = &(*at)->next;
+    *at = g->next;
+    g->next = NULL;
+    if (!g->begun) atomic_fetch_sub(&e->n_queued, 1);
+}
+
+static void leave_running(ig_engine *e, ig_gen *g) {
+    int at = 0;
+    while (e->running[at] != g) at++;
+    for (e->n_running--; at < e->n_running; at++) e->running[at] = e->running[at + 1];
+}
+
+/* Gives the blocks back; what was computed stays known unless it is bad. */
+static void release_kv(ig_engine *e, ig_gen *g, bool failed) {
+    if (failed || !ig_kv_seq_finite(e->kv, g->seq))
+        ig_kv_seq_scrub(e->kv, g->seq);
+    else if (g->use_prefix_cache)
+        ig_kv_prefix_insert(e->kv, g->seq, g->ids);
+    ig_kv_seq_close(e->kv, g->seq);
+    g->seq = NULL;
+    g->n_take = 0;
+}
+
+static void drop(ig_engine *e, ig_gen *g) {
+    if (atomic_fetch_sub(&g->n_refs, 1) != 1) return;
+    g->next = atomic_load(&e->dead);
+    while (!atomic_compare_exchange_weak(&e->dead, &g->next, g)) {}
+}
+
+void ig_sched_finish(ig_engine *e, ig_gen *g, ig_finish how, const char *error) {
+    ig_engine_counts *c = &e->counts;
+
+    if (g->seq) {
+        leave_running(e, g);
+        release_kv(e, g, how == IG_FINISH_FAILED);
+    } else {
+        leave_waiting(e, g);
+    }
+    if (error) snprintf(g->error, sizeof g->error, "%s", error);
+    if (how == IG_FINISH_CANCELED) atomic_fetch_add(&c->n_canceled, 1);
+    else if (how == IG_FINISH_FAILED) atomic_fetch_add(&c->n_failed, 1);
+    else atomic_fetch_add(&c->n_done, 1);
+    ig_engine_count(e); /* whoever sees the end sees its blocks free */
+    atomic_store(&g->state, IG_GEN_DONE);
+    atomic_store_explicit(&g->finish, (int)how, memory_order_release);
+    ig_gen_tell(g);
+    drop(e, g);
+}
+
+void ig_sched_cancel(ig_engine *e, bool all) {
+    for (ig_gen *g = e->waiting, *next; g; g = next) {
+        next = g->next;
+        if (all || atomic_load_explicit(&g->cancel, memory_order_acquire))
+            ig_sched_finish(e, g, IG_FINISH_CANCELED, NULL);
+    }
+    for (int i = e->n_running - 1; i >= 0; i--)
+        if (all || atomic_load_explicit(&e->running[i]->cancel, memory_order_acquire))
+            ig_sched_finish(e, e->running[i], IG_FINISH_CANCELED, NULL);
+}
+
+/* ---- admission -------------------------------------------------------------------------------------- */
+
+/* Rows that are known and not computed. 1: the row that makes the next token. */
+static int pending(const ig_gen *g) {
+    return g->n_ids - g->seq->n_tokens;
+}
+
+/* Blocks that a running request may still ask for, within its allowance. */
+static int allowance_left(const ig_gen *g) {
+    int n_new = g->max_tokens < ALLOWANCE_TOKENS ? g->max_tokens : ALLOWANCE_TOKENS;
+    int left = ig_kv_blocks_for(g->n_prompt + n_new) - g->seq->n_blocks;
+    return left > 0 ? left : 0;
+}
+
+static bool fits_now(const ig_engine *e, const ig_gen *g) {
+    ig_kv_stats kv = ig_kv_pool_stats(e->kv);
+    ig_kv_probe known = {0};
+    int need = 0;
+
+    if (g->use_prefix_cache) known = ig_kv_prefix_probe(e->kv, g->ids, g->n_ids);
+    need = ig_kv_blocks_for(g->n_ids < e->plan.n_ctx ? g->n_ids + 1 : g->n_ids) - known.n_whole;
+    for (int i = 0; i < e->n_running; i++) need += allowance_left(e->running[i]);
+    return need <= kv.n_free + kv.n_cached - known.n_evictable;
+}
+
+/* Somebody is computing a beginning of g right now, and it is long: g starts when it can be shared. */
+static bool better_later(const ig_engine *e, const ig_gen *g) {
+    if (!g->use_prefix_cache) return false;
+    for (int i = 0; i < e->n_running; i++) {
+        const ig_gen *r = e->running[i];
+        int n = r->n_prompt < g->n_prompt ? r->n_prompt : g->n_prompt, same = 0;
+        if (!r->use_prefix_cache || atomic_load(&r->n_tokens) > 0 || pending(r) <= 1) continue;
+        while (same < n && r->ids[same] == g->ids[same]) same++;
+        if (same < ALIKE_TOKENS) continue;
+        if (same - ig_kv_prefix_probe(e->kv, g->ids, g->n_ids).n_tokens >= ALIKE_TOKENS) return true;
+    }
+    return false;
+}
+
+static void begin(ig_engine *e, ig_gen *g) {
+    leave_waiting(e, g);
+    g->seq = ig_kv_seq_open(e->kv);
+    ig_assert(g->seq != NULL); /* there are as many as slots */
+    g->n_waited = 0;
+    e->running[e->n_running++] = g;
+    if (g->use_prefix_cache) ig_kv_prefix_attach(e->kv, g->seq, g->ids, g->n_ids);
+    if (g->begun) return; /* back from a pause */
+
+    g->begun = true;
+    atomic_store(&g->n_cached, g->seq->n_tokens);
+    atomic_store(&g->n_prefilled, g->seq->n_tokens);
+    atomic_store(&g->admit_ns, ig_clock_ns());
+    atomic_store(&g->state, IG_GEN_PREFILL);
+    atomic_fetch_add(&e->counts.n_prompt_tokens, (uint64_t)g->n_prompt);
+    atomic_fetch_add(&e->counts.n_cached_tokens, (uint64_t)g->seq->n_tokens);
+}
+
+void ig_sched_admit(ig_engine *e) {
+    while (e->waiting && e->n_running < e->plan.n_slots) {
+        ig_gen *g = e->waiting;
+        bool alone = e->n_running == 0; /* then everything can be evicted, and a context fits: by plan */
+        if (!alone && (!fits_now(e, g) || better_later(e, g))) return;
+        begin(e, g);
+    }
+}
+
+/* ---- rows of a step --------------------------------------------------------------------------------- */
+
+static void give(ig_gen *g, int n_rows, int *budget, int *want_left) {
+    int at = g->seq->n_tokens + g->n_take, most = g->n_ids - at;
+
+    if (n_rows > most) n_rows = most;
+    if (g->last_logits) { /* no more rows than their logits have room for */
+        int first = g->n_prompt - g->n_last, n_free = first > at ? first - at : 0;
+        if (n_rows > n_free + *want_left) n_rows = n_free + *want_left;
+        if (n_rows > n_free) *want_left -= n_rows - n_free;
+    }
+    g->n_take += n_rows;
+    *budget -= n_rows;
+}
+
+static bool sooner(const ig_gen *a, const ig_gen *b) {
+    bool late_a = a->n_waited >= WAIT_STEPS_MAX, late_b = b->n_waited >= WAIT_STEPS_MAX;
+    return late_a != late_b ? late_a : !late_a && pending(a) < pending(b);
+}
+
+/* Rows of prefill that a step may carry. */
+static int prefill_rows(const ig_engine *e, int n_decode) {
+    int chunk = e->config.prefill_chunk;
+    if (n_decode == 0) return chunk;
+
+    int least = chunk < SLICE_ROWS ? chunk : SLICE_ROWS;
+    if (e->row_ns <= 0.0) return least; /* nothing measured yet */
+    double rows = (double)e->config.prefill_slice_ms * 1e6 / e->row_ns - (double)n_decode;
+    if (rows >= (double)chunk) return chunk;
+    int n = rows > 0.0 ? (int)rows / SLICE_ROWS * SLICE_ROWS : 0;
+    return n > least ? n : least;
+}
+
+void ig_sched_choose(ig_engine *e) {
+    ig_gen *prefill[SLOTS_MAX]; /* in the order in which they are served */
+    int n_prefill = 0, n_decode = 0, n_late = 0, want_left = LOGITS_ROWS;
+
+    for (int i = 0; i < e->n_running; i++) {
+        ig_gen *g = e->running[i];
+        g->n_take = 0;
+        if (pending(g) == 1 && !g->last_logits) {
+            g->n_take = 1;
+            n_decode++;
+            continue;
+        }
+        n_late += g->n_waited >= WAIT_STEPS_MAX;
+        int at = n_prefill++;
+        for (; at > 0 && sooner(g, prefill[at - 1]); at--) prefill[at] = prefill[at - 1];
+        prefill[at] = g;
+    }
+
+    /* First a little for each that was passed over too long, then all that is left in order. */
+    int budget = prefill_rows(e, n_decode), share = n_late > 0 ? budget / n_late : 0;
+    if (share > SLICE_ROWS) share = SLICE_ROWS;
+    for (int i = 0; i < n_late; i++) give(prefill[i], share > 0 ? share : 1, &budget, &want_left);
+    for (int i = 0; i < n_prefill && budget > 0; i++) give(prefill[i], budget, &budget, &want_left);
+    for (int i = 0; i < n_prefill; i++)
+        prefill[i]->n_waited = prefill[i]->n_take > 0 ? 0 : prefill[i]->n_waited + 1;
+}
+
+/* ---- memory ----------------------------------------------------------------------------------------- */
+
+static void pause(ig_engine *e, ig_gen *g) {
+    leave_running(e, g);
+    release_kv(e, g, false);
+    g->next = e->waiting; /* all that wait are younger */
+    e->waiting = g;
+    atomic_fetch_add(&e->counts.n_paused, 1);
+}
+
+bool ig_sched_reserve(ig_engine *e) {
+    e->n_batch = 0;
+    for (int i = 0; i < e->n_running; i++) {
+        ig_gen *g = e->running[i];
+        if (g->n_take == 0) continue;
+        while (g->seq && !ig_kv_seq_reserve(e->kv, g->seq, g->seq->n_tokens + g->n_take)) {
+            ig_assert(e->n_running > 1); /* alone, a whole context fits: by plan */
+            pause(e, e->running[e->n_running - 1]);
+        }
+        if (g->seq) e->batch[e->n_batch++] = g;
+    }
+    return e->n_batch > 0;
+}

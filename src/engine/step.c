@@ -1,0 +1,119 @@
+/* step: one turn of the engine: cancellations, admissions, rows, forward, sample, publish.
+ *
+ * Owns:    nothing between turns.
+ * Threads: engine thread (or a test's, by hand).
+ * Memory:  the step arena and the logits, taken at start.
+ * Why a failed forward is run again request by request: one of them is to blame, and only that one ends.
+ * The forward has written nothing that counts: a sequence's n_tokens moves on success only. */
+#include "engine/inside.h"
+
+#include <string.h>
+
+static void measure(ig_engine *e, int n_rows, uint64_t ns) {
+    if (n_rows < SLICE_ROWS) return; /* few rows cost what the weights cost to read */
+    double row_ns = (double)ns / (double)n_rows;
+    e->row_ns = e->row_ns <= 0.0 ? row_ns : 0.75 * e->row_ns + 0.25 * row_ns;
+}
+
+static bool is_end(const ig_gen *g, uint32_t token) {
+    for (int i = 0; i < g->n_eos; i++)
+        if (g->eos[i] == token) return true;
+    return false;
+}
+
+/* The logits of g's last row: a token, and perhaps the end. */
+static void emit(ig_engine *e, ig_gen *g, const float *logits) {
+    int n = atomic_load(&g->n_tokens);
+    int token = ig_sample(&e->sampler, logits, &g->sampling, (uint32_t)n);
+    uint64_t now = ig_clock_ns();
+
+    if (token == SAMPLE_NOT_FINITE) {
+        ig_sched_finish(e, g, IG_FINISH_FAILED, "non-finite logits");
+        return;
+    }
+    if (token == SAMPLE_NONE) {
+        ig_sched_finish(e, g, IG_FINISH_STOP, NULL);
+        return;
+    }
+    if (g->top_logprobs >= 0)
+        ig_sample_logprobs(&e->sampler, logits, (uint32_t)token, g->top_logprobs, &g->own[n],
+                           g->top + (size_t)n * (size_t)g->top_logprobs);
+    if (n == 0) {
+        atomic_store(&g->first_ns, now);
+        atomic_store(&g->state, IG_GEN_DECODE);
+        /* Others with this prompt need not wait for its last token. */
+        if (g->use_prefix_cache && ig_kv_seq_finite(e->kv, g->seq))
+            ig_kv_prefix_insert(e->kv, g->seq, g->ids);
+    }
+    g->ids[g->n_ids++] = (uint32_t)token;
+    atomic_store(&g->last_ns, now);
+    atomic_fetch_add(&e->counts.n_generated_tokens, 1);
+    atomic_store_explicit(&g->n_tokens, n + 1, memory_order_release);
+    if (is_end(g, (uint32_t)token)) ig_sched_finish(e, g, IG_FINISH_STOP, NULL);
+    else if (n + 1 == g->max_tokens) ig_sched_finish(e, g, IG_FINISH_LENGTH, NULL);
+    else ig_gen_tell(g);
+}
+
+/* Row i of those wanted is one that ig_engine_logits asked for. */
+static void deliver(ig_engine *e, const ig_rows *rows, int i, const float *logits) {
+    ig_gen *g = e->want_gen[i];
+    int pos = rows->pos[rows->want[i]];
+    size_t n = (size_t)e->model.n_vocab, at = (size_t)(pos - (g->n_prompt - g->n_last)) * n;
+
+    if (e->sampler.argmax(logits, e->model.n_vocab) < 0) {
+        while (++i < rows->n_want && e->want_gen[i] == g) e->want_gen[i] = NULL;
+        ig_sched_finish(e, g, IG_FINISH_FAILED, "non-finite logits");
+        return;
+    }
+    memcpy(g->last_logits + at, logits, n * sizeof *logits);
+    if (pos == g->n_prompt - 1) ig_sched_finish(e, g, IG_FINISH_LENGTH, NULL);
+}
+
+static ig_status run(ig_engine *e, ig_gen *const *gens, int n, ig_err *err) {
+    ig_rows rows;
+    uint64_t start = ig_clock_ns();
+
+    ig_batch_fill(e, gens, n, &rows);
+    atomic_store_explicit(&e->counts.step_started_ns, start ? start : 1, memory_order_relaxed);
+    ig_status st = e->model.forward(e->model.ud, &e->arena, &rows, e->logits, err);
+    if (st) return st;
+    measure(e, rows.n_rows, ig_clock_ns() - start);
+
+    for (int i = 0; i < n; i++) {
+        ig_gen *g = gens[i];
+        g->seq->n_tokens += g->n_take;
+        int done = g->seq->n_tokens < g->n_prompt ? g->seq->n_tokens : g->n_prompt;
+        if (done > atomic_load(&g->n_prefilled)) atomic_store(&g->n_prefilled, done);
+    }
+    for (int i = 0; i < rows.n_want; i++) {
+        ig_gen *g = e->want_gen[i];
+        const float *logits = e->logits + (size_t)i * (size_t)e->model.n_vocab;
+        if (!g) continue; /* an earlier row of it was bad */
+        if (g->last_logits) deliver(e, &rows, i, logits);
+        else emit(e, g, logits);
+    }
+    atomic_fetch_add(&e->counts.n_steps, 1);
+    atomic_fetch_add(&e->counts.n_rows, (uint64_t)rows.n_rows);
+    return IG_OK;
+}
+
+bool ig_engine_turn(ig_engine *e) {
+    ig_err err;
+    ig_gen *g;
+
+    while (ig_queue_pop(e->inbox, &g, 0)) ig_sched_accept(e, g);
+    ig_sched_cancel(e, false);
+    ig_sched_admit(e);
+    ig_assert(e->n_running > 0 || !e->waiting);
+    if (e->n_running > 0) {
+        ig_sched_choose(e);
+        if (ig_sched_reserve(e) && run(e, e->batch, e->n_batch, &err)) {
+            for (int i = 0; i < e->n_batch; i++)
+                if (run(e, &e->batch[i], 1, &err)) ig_sched_finish(e, e->batch[i], IG_FINISH_FAILED, err.msg);
+        }
+    }
+    bool busy = e->n_running > 0 || e->waiting;
+    if (!busy) atomic_store_explicit(&e->counts.step_started_ns, 0, memory_order_relaxed);
+    ig_engine_count(e);
+    return busy;
+}
