@@ -234,7 +234,7 @@ static int start_worker(ig_pool *p, int thread) {
         free(a);
         return rc;
     }
-    char name[16];
+    char name[32]; /* at most 15 come of it */
     snprintf(name, sizeof name, "ingle-pool-%d", thread);
     pthread_setname_np(p->ids[thread], name);
     return 0;
