@@ -75,12 +75,14 @@ linked   = $(foreach f,$(LINK_$(1)),$(OBJ_$(f)))
 
 TEST_PROGRAMS := $(TESTS:%=$(B)/test_%)
 CHECK_KERN    := $(if $(wildcard src/kern/check_kern.c),$(B)/check_kern)
-PROGRAMS       = $(abspath $(TEST_PROGRAMS) $(CHECK_KERN))
+FUZZ          := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
+FUZZERS       := $(FUZZ:%=$(B)/fuzz_%)
+RUN_TESTS      = $(abspath $(TEST_PROGRAMS) $(CHECK_KERN)) $(FUZZ:%='$(abspath $(B))/fuzz_% tests/fuzz/corpus-%')
 
-.PHONY: all tests check check-full check-asan check-ubsan check-tsan run-tests bench bench-kern fuzz \
-        layers tidy install clean help FORCE
+.PHONY: all tests check check-full check-clang check-asan check-ubsan check-tsan run-tests fuzz fuzz-run \
+        bench bench-kern layers tidy install clean help FORCE
 all: $(B)/ingle
-tests: $(TEST_PROGRAMS) $(CHECK_KERN)
+tests: $(TEST_PROGRAMS) $(CHECK_KERN) $(FUZZERS)
 
 # GNU ld groups are not needed: objects are given whole, and libguide.a is the only archive.
 LINK = @echo "  LD   $@"; $(CC) $(SANF) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) -Wl,--as-needed $(LIBS)
@@ -94,6 +96,16 @@ $(B)/test_$(1): $(call objects,$(wildcard src/$(1)/*_test.c)) $(B)/base/test.o $
 	$$(LINK)
 endef
 $(foreach t,$(TESTS),$(eval $(call test_rule,$(t))))
+# A fuzz target is linked with what it includes. Without the fuzzer its own main runs a corpus, as a test.
+FUZZ_FLAGS := $(if $(findstring fuzzer,$(SAN)),-DIG_LIBFUZZER -fsanitize=fuzzer)
+included = $(shell sed -n 's,^\#include "\([a-z]*\)/.*,\1,p' $(1))
+define fuzz_rule
+$(B)/fuzz_$(1): tests/fuzz/fuzz_$(1).c $(wildcard tests/fuzz/*.h) $(B)/gen/flags \
+                $(foreach f,$(sort $(foreach i,$(call included,tests/fuzz/fuzz_$(1).c),$(LINK_$(i)))),$(OBJ_$(f)))
+	@echo "  LD   $$@"; $(COMPILE) $(OPT) $(CFLAGS) $(FUZZ_FLAGS) -o $$@ $$< $$(filter %.o %.a,$$^) \
+	  -Wl,--as-needed $(LIBS)
+endef
+$(foreach f,$(FUZZ),$(eval $(call fuzz_rule,$(f))))
 
 # ---- compiling --------------------------------------------------------------------------------------------
 
@@ -143,7 +155,7 @@ ifdef YYJSON
 $(YYJSON)/yyjson.h $(YYJSON)/yyjson.c &: tools/fetch.py
 	$(Q)python3 tools/fetch.py yyjson $(YYJSON)
 $(B)/third/yyjson.o: $(YYJSON)/yyjson.c $(B)/gen/flags
-	@mkdir -p $(@D); echo "  CC   $@"; $(CC) -O2 -g $(SANF) -w -c -o $@ $<
+	@mkdir -p $(@D); echo "  CC   $@"; $(CC) $(OPT) -g $(SANF) $(if $(SAN),-fno-sanitize=undefined) -w -c -o $@ $<
 endif
 $(GUIDE): guide/Cargo.toml guide/Cargo.lock $(wildcard guide/src/*.rs)
 	$(Q)sh tools/cargo.sh build --release --locked --manifest-path guide/Cargo.toml --target-dir $(D)/guide
@@ -155,9 +167,9 @@ $(GUIDE): guide/Cargo.toml guide/Cargo.lock $(wildcard guide/src/*.rs)
 check: tests all
 	$(Q)CC="$(CC)" sh tools/tally.sh check \
 	  'python3 tools/layers.py --self-test' 'python3 tools/layers.py' \
-	  'python3 tools/tidy.py --self-test' 'python3 tools/tidy.py --objects $(B)' $(PROGRAMS)
+	  'python3 tools/tidy.py --self-test' 'python3 tools/tidy.py --objects $(B)' $(RUN_TESTS)
 run-tests: tests
-	$(Q)sh tools/tally.sh "$(notdir $(B))" $(PROGRAMS)
+	$(Q)sh tools/tally.sh "$(notdir $(B))" $(RUN_TESTS)
 check-full: check check-clang check-asan check-ubsan check-tsan
 check-clang:
 	$(MAKE) run-tests all CC=clang B=$(B)-clang D=$(D)
@@ -170,17 +182,14 @@ check-ubsan:
 	$(call sanitized,ubsan,undefined)
 check-tsan:
 	$(call sanitized,tsan,thread)
-# Each door for FUZZ_SECONDS; what is found stays in the corpus's crash-* file.
-FUZZERS := $(patsubst tests/fuzz/%.c,$(B)/%,$(wildcard tests/fuzz/fuzz_*.c))
+# Each door for FUZZ_SECONDS with clang's fuzzer. A crash is kept beside the program, for a corpus and a fix.
 FUZZ_SECONDS ?= 60
 fuzz:
 	$(MAKE) fuzz-run B=$(B)-fuzz D=$(D) CC=clang SAN=fuzzer-no-link,address,undefined
 fuzz-run: $(FUZZERS)
-	$(Q)for f in $(FUZZERS); do mkdir -p $(B)/corpus/$${f##*/} && \
-	  $$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -artifact_prefix=$$f- $(B)/corpus/$${f##*/} \
-	    $(wildcard tests/fuzz/corpus) || exit 1; done
-$(FUZZERS): $(B)/%: tests/fuzz/%.c $(call linked,app)
-	@echo "  LD   $@"; $(COMPILE) -fsanitize=fuzzer $(OPT) $(CFLAGS) -o $@ $^ -Wl,--as-needed $(LIBS)
+	$(Q)for f in $(FUZZERS:$(B)/fuzz_%=%); do mkdir -p $(B)/corpus-$$f && \
+	  $(B)/fuzz_$$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -artifact_prefix=$(B)/$$f- \
+	    $(B)/corpus-$$f tests/fuzz/corpus-$$f || exit 1; done
 
 layers:
 	$(Q)python3 tools/layers.py --self-test && python3 tools/layers.py
