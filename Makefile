@@ -77,7 +77,8 @@ TEST_PROGRAMS := $(TESTS:%=$(B)/test_%)
 CHECK_KERN    := $(if $(wildcard src/kern/check_kern.c),$(B)/check_kern)
 FUZZ          := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZERS       := $(FUZZ:%=$(B)/fuzz_%)
-RUN_TESTS      = $(abspath $(TEST_PROGRAMS) $(CHECK_KERN)) $(FUZZ:%='$(abspath $(B))/fuzz_% tests/fuzz/corpus-%')
+RUN_TESTS      = $(abspath $(TEST_PROGRAMS) $(CHECK_KERN)) \
+                 $(FUZZ:%='$(abspath $(B))/fuzz_% tests/fuzz/corpus-%')
 
 .PHONY: all tests check check-full check-clang check-asan check-ubsan check-tsan run-tests fuzz fuzz-run \
         bench bench-kern layers tidy install clean help FORCE
@@ -85,7 +86,8 @@ all: $(B)/ingle
 tests: $(TEST_PROGRAMS) $(CHECK_KERN) $(FUZZERS)
 
 # GNU ld groups are not needed: objects are given whole, and libguide.a is the only archive.
-LINK = @echo "  LD   $@"; $(CC) $(SANF) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) -Wl,--as-needed $(LIBS)
+LINK = @echo "  LD   $@"; \
+       $(CC) $(SANF) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) -Wl,--as-needed $(LIBS)
 $(B)/ingle: $(B)/app/main.o $(call linked,app) $(B)/gen/sources
 	$(LINK)
 $(B)/check_kern: $(B)/kern/check_kern.o $(call linked,kern) $(B)/gen/sources
@@ -99,9 +101,10 @@ $(foreach t,$(TESTS),$(eval $(call test_rule,$(t))))
 # A fuzz target is linked with what it includes. Without the fuzzer its own main runs a corpus, as a test.
 FUZZ_FLAGS := $(if $(findstring fuzzer,$(SAN)),-DIG_LIBFUZZER -fsanitize=fuzzer)
 included = $(shell sed -n 's,^\#include "\([a-z]*\)/.*,\1,p' $(1))
+fuzz_uses = $(sort $(foreach i,$(call included,tests/fuzz/fuzz_$(1).c),$(LINK_$(i))))
 define fuzz_rule
 $(B)/fuzz_$(1): tests/fuzz/fuzz_$(1).c $(wildcard tests/fuzz/*.h) $(B)/gen/flags \
-                $(foreach f,$(sort $(foreach i,$(call included,tests/fuzz/fuzz_$(1).c),$(LINK_$(i)))),$(OBJ_$(f)))
+                $(foreach f,$(call fuzz_uses,$(1)),$(OBJ_$(f)))
 	@echo "  LD   $$@"; $(COMPILE) $(OPT) $(CFLAGS) $(FUZZ_FLAGS) -o $$@ $$< $$(filter %.o %.a,$$^) \
 	  -Wl,--as-needed $(LIBS)
 endef
@@ -149,13 +152,14 @@ $(B)/gen/page.h: web/index.html tools/embed.py
 	@mkdir -p $(@D); echo "  GEN  $@"; python3 tools/embed.py page web/index.html $@
 FORCE:
 
-# ---- what others wrote: compiled as it is -------------------------------------------------------------------
+# ---- what others wrote: compiled as it is -----------------------------------------------------------------
 
 ifdef YYJSON
 $(YYJSON)/yyjson.h $(YYJSON)/yyjson.c &: tools/fetch.py
 	$(Q)python3 tools/fetch.py yyjson $(YYJSON)
 $(B)/third/yyjson.o: $(YYJSON)/yyjson.c $(B)/gen/flags
-	@mkdir -p $(@D); echo "  CC   $@"; $(CC) $(OPT) -g $(SANF) $(if $(SAN),-fno-sanitize=undefined) -w -c -o $@ $<
+	@mkdir -p $(@D); echo "  CC   $@"
+	@$(CC) $(OPT) -g $(SANF) $(if $(SAN),-fno-sanitize=undefined) -w -c -o $@ $<
 endif
 $(GUIDE): guide/Cargo.toml guide/Cargo.lock $(wildcard guide/src/*.rs)
 	$(Q)sh tools/cargo.sh build --release --locked --manifest-path guide/Cargo.toml --target-dir $(D)/guide

@@ -128,7 +128,7 @@ build_engine() {
     if [ -e "$B/guide/release/libguide.a" ]; then
         step "the template engine: looking for changes"
     else
-        step "building the template engine (first time: about 2 minutes)"
+        step "building the template engine (first time: a few minutes)"
     fi
     build "$B/guide/release/libguide.a"
 }
