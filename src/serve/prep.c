@@ -163,7 +163,7 @@ static bool submit(ig_serve_conn *c, ig_serve_job *job, int index, const ig_toke
 static bool start(ig_serve_prep *p, ig_serve_conn *c, ig_serve_job *job) {
     ig_chat_request *r = &job->req;
     job->substituted = !names_us(job->s, r->model);
-    if (!r->has_seed) r->sampling.seed = ig_rng_fresh_seed();
+    if (!r->has_seed) r->sampling.seed = ig_rng_fresh_seed() >> 10; /* 53 bits: a page can send it back unharmed */
     for (int i = 0; i < r->n_stops; i++) { /* a stop that is a special token's text never shows up as text */
         uint32_t id = ig_tokenizer_find_special(job->s->tokenizer, r->stops[i]);
         job->stop_ids[i] = id == IG_TOKEN_NONE ? -1 : (int)id;
