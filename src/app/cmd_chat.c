@@ -11,17 +11,19 @@ int ig_cmd_chat(int argc, char **argv) {
     const ig_option options[] = {
         {"system", .letter = 's', .kind = IG_OPT_TEXT, .to = &o.system, .value = "TEXT",
          .help = "how the model should behave"},
-        {"max-tokens", .letter = 'n', .kind = IG_OPT_INT, .to = &o.max_tokens, .min = 0, .max = 1 << 24,
+        {"max-tokens", .letter = 'n', .kind = IG_OPT_INT, .to = &o.max_tokens, .max = 1 << 24,
          .value = "N", .help = "longest answer (0: what the context leaves)"},
         IG_SAMPLING_OPTIONS(sampling, o.seeded),
         IG_LOAD_OPTIONS(load),
-        {"no-history", .kind = IG_OPT_BOOL, .to = &o.no_history, .help = "neither read nor write the history"},
+        {"no-history", .kind = IG_OPT_BOOL, .to = &o.no_history,
+         .help = "neither read nor write the history"},
     };
     const ig_command command = {
         .verb = "chat", .words = "[MODEL]", .summary = "Talk with a model in the terminal.",
         .more = "In the chat, /help lists the commands. Ctrl-C stops an answer; Ctrl-D leaves.\n"
                 "Without a terminal each line of the input is a message, and only answers are printed.\n",
-        .options = options, .n_options = (int)(sizeof options / sizeof options[0]), .n_words_max = 1, .env = true,
+        .options = options, .n_options = (int)(sizeof options / sizeof options[0]), .n_words_max = 1,
+        .env = true,
     };
     ig_words words;
     int exit_code = IG_EXIT_OK;

@@ -33,6 +33,7 @@ typedef struct ig_edit {
     char *history[IG_EDIT_HISTORY_MAX];
     int n_history, at; /* at == n_history: the text is not from the history */
     ig_buf draft;    /* the text before the first arrow up */
+    bool was_empty;  /* at the last Ctrl-C */
     bool pasting;    /* between the terminal's paste marks: keys are text */
     uint8_t esc[32]; /* a key sequence that has begun */
     int n_esc;
@@ -82,7 +83,7 @@ uint32_t ig_print_code_at(ig_slice s, size_t at, size_t *n);
 /* Set by signals. `stop`: SIGINT came. `quit`: SIGTERM or SIGHUP, its number. */
 extern volatile sig_atomic_t ig_term_stop, ig_term_quit;
 
-void ig_term_open(void);  /* handlers, locale; call once */
+void ig_term_open(void);  /* signal handlers; call once */
 void ig_term_close(void); /* the terminal as it was */
 void ig_term_size(int *columns, int *rows);
 void ig_term_quiet(bool on); /* no echo while an answer comes; Ctrl-C still works */

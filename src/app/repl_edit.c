@@ -181,7 +181,8 @@ static ig_edit_event enter(ig_edit *e) {
         return IG_EDIT_MORE;
     }
     if (ig_edit_is_open(slice_of(&e->text))) {
-        if (e->cursor == e->text.n && e->text.p[e->cursor - 1] == '\\') cut(e, e->cursor - 1, e->cursor, false);
+        bool mark = e->cursor == e->text.n && e->text.p[e->cursor - 1] == '\\';
+        if (mark) cut(e, e->cursor - 1, e->cursor, false);
         insert(e, "\n", 1);
         return IG_EDIT_MORE;
     }
@@ -247,10 +248,10 @@ static ig_edit_event feed_control(ig_edit *e, uint8_t byte) {
     switch (byte) {
     case 'A' - 64: press(e, KEY_HOME); break;
     case 'B' - 64: press(e, KEY_LEFT); break;
-    case 'C' - 64: {
+    case 'C' - 64:
+        e->was_empty = !e->text.n;
         ig_edit_clear(e);
         return IG_EDIT_INTERRUPT;
-    }
     case 'D' - 64:
         if (!e->text.n) return IG_EDIT_EOF;
         press(e, KEY_DELETE);

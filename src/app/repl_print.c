@@ -10,7 +10,8 @@
 
 uint32_t ig_print_code_at(ig_slice s, size_t at, size_t *n) {
     utf8proc_int32_t c = -1;
-    utf8proc_ssize_t got = utf8proc_iterate((const utf8proc_uint8_t *)s.p + at, (utf8proc_ssize_t)(s.n - at), &c);
+    const utf8proc_uint8_t *p = (const utf8proc_uint8_t *)s.p + at;
+    utf8proc_ssize_t got = utf8proc_iterate(p, (utf8proc_ssize_t)(s.n - at), &c);
     *n = got > 0 ? (size_t)got : 1;
     return got > 0 ? (uint32_t)c : 0xfffd;
 }
