@@ -12,6 +12,8 @@
 
 #include "base/base.h"
 
+#include <signal.h>
+
 typedef enum ig_exit {
     IG_EXIT_OK = 0,
     IG_EXIT_FAILED = 1,       /* failed while running */
@@ -28,10 +30,20 @@ typedef enum ig_exit {
 #define IG_VERSION "0.1.0"
 
 int ig_exit_of(ig_status st);
+static inline int ig_exit_of_signal(int sig) {
+    return 128 + sig;
+}
 /* Prints "ingle: MESSAGE" and gives the exit code of err->code. */
 int ig_app_fail(const ig_err *err);
 /* The same with a message and a code of its own. */
 int ig_app_say(int exit_code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- signals.c ---------------------------------------------------------------------------------------- */
+
+extern volatile sig_atomic_t ig_signal_seen; /* SIGINT or SIGTERM once one came, else 0 */
+/* From here on the first of them is noted and a second ends the program at once with 130 or 143. */
+bool ig_signals_note(void);
+int ig_signals_wait(int timeout_ms); /* until one came or the time is over; gives ig_signal_seen */
 
 /* ---- options.c: one parser, driven by tables ------------------------------------------------------- */
 

@@ -1,0 +1,286 @@
+/* show: what a model file holds, whether it runs here and with what. A file that we refuse is still shown as
+ * far as it can be read, with the reason. */
+#include "app/load.h"
+#include "file/file.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TYPES_MAX = 64, KERNELS_MAX = 64 };
+
+typedef struct by_type {
+    uint32_t type;
+    int n;
+    uint64_t bytes;
+} by_type;
+
+typedef struct by_kernel {
+    const char *op;
+    const ig_kern *kern;
+    int n;
+} by_kernel;
+
+typedef struct facts {
+    const ig_gguf *gguf;
+    ig_model_info info;
+    by_type types[TYPES_MAX];
+    int n_types;
+    by_kernel kernels[KERNELS_MAX];
+    int n_kernels;
+    ig_slice tokenizer, pre, chat;
+    uint64_t n_tokens, n_ctx;
+    bool runs;
+    ig_err why;                /* when it does not */
+    uint64_t weights_bytes, decode_bytes, usable_bytes;
+    ig_engine_plan plan;
+    size_t kv_token_bytes;
+} facts;
+
+static void count_types(facts *f) {
+    for (int i = 0; i < ig_gguf_n_tensors(f->gguf); i++) {
+        const ig_gguf_tensor *t = ig_gguf_tensor_at(f->gguf, i);
+        int k = 0;
+        while (k < f->n_types && f->types[k].type != t->type) k++;
+        if (k == TYPES_MAX) continue;
+        if (k == f->n_types) f->types[f->n_types++] = (by_type){.type = t->type};
+        f->types[k].n++;
+        f->types[k].bytes += t->n_bytes;
+    }
+}
+
+static void count_kernel(void *ud, const char *op, const ig_kern *k) {
+    facts *f = ud;
+    int i = 0;
+    while (i < f->n_kernels && (f->kernels[i].kern != k || strcmp(f->kernels[i].op, op) != 0)) i++;
+    if (i == KERNELS_MAX) return;
+    if (i == f->n_kernels) f->kernels[f->n_kernels++] = (by_kernel){.op = op, .kern = k};
+    f->kernels[i].n++;
+}
+
+/* A key of the family: "llama.context_length". */
+static void get_arch_u64(const facts *f, const char *what, uint64_t *out) {
+    char key[128];
+    snprintf(key, sizeof key, "%.*s.%s", (int)f->info.architecture.n, f->info.architecture.p, what);
+    ig_gguf_get_u64(f->gguf, key, out, NULL);
+}
+
+static void look(facts *f) {
+    ig_gguf_array tokens;
+    ig_gguf_get_string(f->gguf, "tokenizer.ggml.model", &f->tokenizer, NULL);
+    ig_gguf_get_string(f->gguf, "tokenizer.ggml.pre", &f->pre, NULL);
+    ig_gguf_get_string(f->gguf, "tokenizer.chat_template", &f->chat, NULL);
+    if (ig_gguf_get_array(f->gguf, "tokenizer.ggml.tokens", &tokens, NULL) == IG_OK) f->n_tokens = tokens.n;
+    ig_gguf_get_string(f->gguf, "general.architecture", &f->info.architecture, NULL);
+    ig_gguf_get_string(f->gguf, "general.name", &f->info.name, NULL);
+    get_arch_u64(f, "context_length", &f->n_ctx);
+    f->usable_bytes = ig_memory_available_bytes() / 4 * 3;
+    count_types(f);
+}
+
+/* The real thing: the weights are read and packed, so that the plan and the kernels are no guess. */
+static void try_it(facts *f, const ig_load_options *o) {
+    ig_model *m = NULL;
+    ig_pool *pool = NULL;
+    ig_tokenizer *tokenizer = NULL;
+    ig_status st = ig_model_inspect(&f->info, f->gguf, &f->why);
+    ig_model_options mo = {.memory_budget_bytes = o->engine.memory_budget_bytes};
+    if (!mo.memory_budget_bytes) mo.memory_budget_bytes = f->usable_bytes;
+    if (!st) st = ig_pool_make(&pool, o->n_threads > 0 ? o->n_threads : ig_cpu_count(), &f->why);
+    mo.pool = pool;
+    if (!st) st = ig_model_open(&m, f->gguf, &mo, &f->why);
+    if (!st) {
+        f->weights_bytes = ig_model_weights_bytes(m);
+        f->decode_bytes = ig_model_decode_bytes(m);
+        f->kv_token_bytes = ig_kv_block_bytes(ig_model_kv_shape(m)) / IG_KV_BLOCK_TOKENS;
+        ig_model_trace(m, count_kernel, f);
+        st = ig_engine_plan_make(&f->plan, m, &o->engine, &f->why);
+    }
+    if (!st) st = ig_tokenizer_from_gguf(&tokenizer, f->gguf, &f->why);
+    f->runs = st == IG_OK;
+    if (tokenizer) ig_tokenizer_free(tokenizer);
+    if (m) ig_model_close(m);
+    ig_pool_free(pool);
+}
+
+/* Text of a file is not sent to the terminal as it is, nor without end. */
+static void print_clean(ig_slice s) {
+    for (size_t i = 0; i < s.n && i < 200; i++) putchar((unsigned char)s.p[i] < 0x20 || s.p[i] == 0x7f ? '?' : s.p[i]);
+}
+
+static void print_slice(const char *label, ig_slice s) {
+    if (!s.n) return;
+    printf("%-12s ", label);
+    print_clean(s);
+    putchar('\n');
+}
+
+static void print_tokenizer(const facts *f) {
+    if (!f->tokenizer.n) return;
+    printf("%-12s ", "tokenizer");
+    print_clean(f->tokenizer);
+    if (f->pre.n) putchar('/');
+    print_clean(f->pre);
+    printf(", %" PRIu64 " tokens\n", f->n_tokens);
+}
+
+static const char *type_name(uint32_t type) {
+    const ig_gguf_type *t = ig_gguf_type_of(type);
+    return t ? t->name : "unknown";
+}
+
+static void print_text(const facts *f) {
+    const ig_model_config *c = &f->info.config;
+    printf("%-12s %s, %s, %d keys, %d tensors\n", "file", ig_gguf_path(f->gguf),
+           ig_size_text_of(ig_gguf_file_bytes(f->gguf)).s, ig_gguf_n_keys(f->gguf), ig_gguf_n_tensors(f->gguf));
+    print_slice("name", f->info.name);
+    print_slice("family", f->info.architecture);
+    if (f->info.n_params) printf("%-12s %.1f million\n", "parameters", (double)f->info.n_params / 1e6);
+    if (f->n_ctx) printf("%-12s %" PRIu64 " tokens\n", "context", f->n_ctx);
+    if (f->info.family)
+        printf("%-12s %d layers, width %d, %d heads of %d, %d key/value heads, ffn %d, vocabulary %d%s\n", "shape",
+               c->n_layers, c->width, c->n_heads, c->head_dim, c->n_kv_heads, c->ffn_width, c->n_vocab,
+               c->tied_head ? ", tied head" : "");
+    for (int i = 0; i < f->n_types; i++)
+        printf("%-12s %-8s %4d tensors, %s\n", i ? "" : "formats", type_name(f->types[i].type), f->types[i].n,
+               ig_size_text_of(f->types[i].bytes).s);
+    print_tokenizer(f);
+    if (f->chat.n)
+        printf("%-12s yes, %zu bytes\n", "template", f->chat.n);
+    else
+        printf("%-12s none: it completes text, it does not chat\n", "template");
+    for (int i = 0; i < f->n_kernels; i++)
+        printf("%-12s %-14s %s  x%d\n", i ? "" : "kernels", f->kernels[i].op,
+               f->kernels[i].kern ? f->kernels[i].kern->name : "-", f->kernels[i].n);
+    if (!f->runs) {
+        printf("%-12s no: %s\n", "runs", f->why.msg);
+        return;
+    }
+    printf("%-12s weights %s, key/value cache %s (%s a token), step %s, tables %s\n", "memory",
+           ig_size_text_of(f->weights_bytes).s, ig_size_text_of(f->plan.kv_bytes).s,
+           ig_size_text_of(f->kv_token_bytes).s, ig_size_text_of(f->plan.step_bytes).s,
+           ig_size_text_of(f->plan.table_bytes).s);
+    printf("%-12s yes: %s of %s usable; %d conversations of %d tokens\n", "runs",
+           ig_size_text_of(f->plan.total_bytes).s, ig_size_text_of(f->plan.usable_bytes).s, f->plan.n_slots,
+           f->plan.n_ctx);
+}
+
+static void add_slice(yyjson_mut_doc *doc, yyjson_mut_val *to, const char *key, ig_slice s) {
+    if (s.n) yyjson_mut_obj_add_strn(doc, to, key, s.p, s.n);
+}
+
+static void add_config(yyjson_mut_doc *doc, yyjson_mut_val *root, const facts *f) {
+    const ig_model_config *c = &f->info.config;
+    if (!f->info.family) return;
+    yyjson_mut_val *o = yyjson_mut_obj_add_obj(doc, root, "shape");
+    const struct {
+        const char *name;
+        int v;
+    } rows[] = {{"layers", c->n_layers},       {"width", c->width},         {"heads", c->n_heads},
+                {"kv_heads", c->n_kv_heads},   {"head_dim", c->head_dim},   {"ffn_width", c->ffn_width},
+                {"vocabulary", c->n_vocab}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) yyjson_mut_obj_add_int(doc, o, rows[i].name, rows[i].v);
+    yyjson_mut_obj_add_bool(doc, o, "tied_head", c->tied_head);
+}
+
+static void add_memory(yyjson_mut_doc *doc, yyjson_mut_val *root, const facts *f) {
+    yyjson_mut_val *o = yyjson_mut_obj_add_obj(doc, root, "memory");
+    yyjson_mut_obj_add_uint(doc, o, "weights_bytes", f->weights_bytes);
+    yyjson_mut_obj_add_uint(doc, o, "decode_bytes", f->decode_bytes);
+    yyjson_mut_obj_add_uint(doc, o, "kv_token_bytes", f->kv_token_bytes);
+    if (!f->runs) return;
+    yyjson_mut_obj_add_uint(doc, o, "kv_bytes", f->plan.kv_bytes);
+    yyjson_mut_obj_add_uint(doc, o, "step_bytes", f->plan.step_bytes);
+    yyjson_mut_obj_add_uint(doc, o, "table_bytes", f->plan.table_bytes);
+    yyjson_mut_obj_add_uint(doc, o, "total_bytes", f->plan.total_bytes);
+    yyjson_mut_obj_add_uint(doc, o, "usable_bytes", f->plan.usable_bytes);
+    yyjson_mut_obj_add_int(doc, o, "slots", f->plan.n_slots);
+    yyjson_mut_obj_add_int(doc, o, "ctx", f->plan.n_ctx);
+}
+
+static int print_json(const facts *f) {
+    yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
+    yyjson_mut_val *root = yyjson_mut_obj(doc);
+    yyjson_mut_doc_set_root(doc, root);
+    yyjson_mut_obj_add_str(doc, root, "path", ig_gguf_path(f->gguf));
+    yyjson_mut_obj_add_uint(doc, root, "file_bytes", ig_gguf_file_bytes(f->gguf));
+    add_slice(doc, root, "name", f->info.name);
+    add_slice(doc, root, "architecture", f->info.architecture);
+    yyjson_mut_obj_add_uint(doc, root, "parameters", f->info.n_params);
+    yyjson_mut_obj_add_uint(doc, root, "context_length", f->n_ctx);
+    add_config(doc, root, f);
+    yyjson_mut_val *types = yyjson_mut_obj_add_arr(doc, root, "formats");
+    for (int i = 0; i < f->n_types; i++) {
+        yyjson_mut_val *t = yyjson_mut_arr_add_obj(doc, types);
+        yyjson_mut_obj_add_str(doc, t, "type", type_name(f->types[i].type));
+        yyjson_mut_obj_add_int(doc, t, "tensors", f->types[i].n);
+        yyjson_mut_obj_add_uint(doc, t, "bytes", f->types[i].bytes);
+    }
+    add_slice(doc, root, "tokenizer", f->tokenizer);
+    add_slice(doc, root, "pre_tokenizer", f->pre);
+    yyjson_mut_obj_add_uint(doc, root, "tokens", f->n_tokens);
+    yyjson_mut_obj_add_bool(doc, root, "chat_template", f->chat.n > 0);
+    yyjson_mut_val *kernels = yyjson_mut_obj_add_arr(doc, root, "kernels");
+    for (int i = 0; i < f->n_kernels; i++) {
+        yyjson_mut_val *k = yyjson_mut_arr_add_obj(doc, kernels);
+        yyjson_mut_obj_add_str(doc, k, "op", f->kernels[i].op);
+        yyjson_mut_obj_add_str(doc, k, "kernel", f->kernels[i].kern ? f->kernels[i].kern->name : "");
+        yyjson_mut_obj_add_int(doc, k, "calls", f->kernels[i].n);
+    }
+    if (f->weights_bytes) add_memory(doc, root, f);
+    yyjson_mut_obj_add_bool(doc, root, "runs", f->runs);
+    if (!f->runs) yyjson_mut_obj_add_str(doc, root, "why_not", f->why.msg);
+    char *text = yyjson_mut_write(doc, YYJSON_WRITE_PRETTY, NULL);
+    yyjson_mut_doc_free(doc);
+    if (!text) return ig_app_say(IG_EXIT_FAILED, "no memory");
+    puts(text);
+    free(text);
+    return IG_EXIT_OK;
+}
+
+int ig_cmd_show(int argc, char **argv) {
+    ig_load_options load = ig_load_defaults();
+    bool json = false;
+    const ig_option options[] = {
+        {"model", .letter = 'm', .kind = IG_OPT_TEXT, .to = &load.model, .value = "MODEL",
+         .help = "the same as the word MODEL"},
+        {"json", .kind = IG_OPT_BOOL, .to = &json, .help = "one JSON object"},
+        IG_LOAD_OPTIONS(load),
+    };
+    const ig_command c = {.verb = "show",
+                          .words = "[MODEL]",
+                          .summary = "What a model file holds, whether it runs here, with which kernels and how much memory.",
+                          .options = options,
+                          .n_options = sizeof options / sizeof *options,
+                          .n_words_max = 1};
+    ig_words words;
+    ig_err err;
+    ig_gguf *gguf = NULL;
+    char *path = NULL;
+    int code;
+    facts *f;
+
+    if (!ig_options_parse(&c, argc, argv, &words, &code)) return code;
+    if ((code = ig_models_find(&path, words.n ? words.v[0] : load.model))) return code;
+    f = calloc(1, sizeof *f);
+    if (!f) {
+        free(path);
+        return ig_app_say(IG_EXIT_FAILED, "no memory");
+    }
+    if (ig_gguf_open(&gguf, path, &err)) {
+        code = ig_app_fail(&err);
+    } else {
+        f->gguf = gguf;
+        look(f);
+        try_it(f, &load);
+        if (json)
+            code = print_json(f);
+        else
+            print_text(f);
+    }
+    ig_gguf_close(gguf);
+    free(path);
+    free(f);
+    return code;
+}

@@ -1,0 +1,152 @@
+/* load: opens a model and everything that stands around it.
+ * Owns:    what is in ig_loaded, until ig_unload.
+ * Threads: the caller's reads and repacks the weights (with the pool); a second one meanwhile builds the
+ *          tokenizer and compiles the template, which takes about as long: ready means both.
+ * Memory:  refused before a weight is read when the weights alone do not fit, and before the engine
+ *          starts when the plan does not. */
+#include "app/load.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { PROGRESS_AFTER_MS = 400, PROGRESS_EVERY_MS = 100, NS_PER_MS = 1000000 };
+
+/* ---- progress ----------------------------------------------------------------------------------------- */
+
+typedef struct progress {
+    uint64_t started_ns;
+    _Atomic uint64_t shown_ns; /* of the last line; pool threads race for who shows the next */
+    const char *name;
+} progress;
+
+static void show_progress(void *ud, uint64_t done, uint64_t total) {
+    progress *p = ud;
+    uint64_t now = ig_clock_ns(), last = atomic_load(&p->shown_ns);
+    if (now - p->started_ns < (uint64_t)PROGRESS_AFTER_MS * NS_PER_MS) return;
+    if (last && now - last < (uint64_t)PROGRESS_EVERY_MS * NS_PER_MS) return;
+    if (!atomic_compare_exchange_strong(&p->shown_ns, &last, now)) return;
+    fprintf(stderr, "\rloading %.60s  %3d %% of %s ", p->name, total ? (int)(100 * (double)done / (double)total) : 0,
+            ig_size_text_of(total).s);
+}
+
+static void end_progress(progress *p) {
+    if (atomic_load(&p->shown_ns)) fprintf(stderr, "\r\33[K");
+}
+
+/* ---- tokenizer and template ------------------------------------------------------------------------------ */
+
+typedef struct text_job {
+    const ig_gguf *gguf;
+    ig_tokenizer *tokenizer;
+    ig_template *chat;
+    ig_status st; /* of the tokenizer; a missing or broken template only matters to those who chat */
+    ig_err err, chat_err;
+} text_job;
+
+static void *load_text(void *arg) {
+    text_job *j = arg;
+    ig_slice source;
+    j->st = ig_tokenizer_from_gguf(&j->tokenizer, j->gguf, &j->err);
+    if (ig_gguf_get_string(j->gguf, "tokenizer.chat_template", &source, &j->chat_err) == IG_OK)
+        ig_template_make(&j->chat, source, &j->chat_err);
+    return NULL;
+}
+
+/* ---- weights ------------------------------------------------------------------------------------------ */
+
+static ig_status load_model(ig_loaded *l, const ig_load_options *o, ig_err *err) {
+    progress p = {.started_ns = ig_clock_ns(), .name = l->name};
+    bool show = !o->quiet && isatty(STDERR_FILENO);
+    ig_status st = ig_pool_make(&l->pool, l->n_threads, err);
+    if (st) return st;
+    uint64_t budget = o->engine.memory_budget_bytes;
+    if (!budget) budget = ig_memory_available_bytes() / 4 * 3;
+    const ig_model_options mo = {.pool = l->pool,
+                                 .memory_budget_bytes = budget,
+                                 .progress = show ? show_progress : NULL,
+                                 .progress_ud = &p};
+    st = ig_model_open(&l->model, l->gguf, &mo, err);
+    end_progress(&p);
+    return st;
+}
+
+/* An id that one of the two does not know would be read or printed as something else. */
+static ig_status check_vocabulary(const ig_loaded *l, ig_err *err) {
+    uint32_t n_tokens = ig_tokenizer_n_vocab(l->tokenizer);
+    int n_rows = ig_model_config_of(l->model)->n_vocab;
+    if ((int64_t)n_tokens == n_rows) return IG_OK;
+    return ig_fail(err, IG_EFORMAT, "%.200s: the tokenizer has %" PRIu32 " tokens, the embedding %d rows", l->path,
+                   n_tokens, n_rows);
+}
+
+/* ---- all of it ---------------------------------------------------------------------------------------- */
+
+static void set_name(ig_loaded *l) {
+    const char *slash = strrchr(l->path, '/');
+    snprintf(l->name, sizeof l->name, "%s", slash ? slash + 1 : l->path);
+    size_t n = strlen(l->name);
+    if (n > 5 && strcasecmp(l->name + n - 5, ".gguf") == 0) l->name[n - 5] = 0;
+}
+
+static ig_status load_parts(ig_loaded *l, const ig_load_options *o, ig_err *err) {
+    struct stat info;
+    pthread_t thread;
+    ig_status st = ig_gguf_open(&l->gguf, l->path, err);
+    if (st) return st;
+    if (stat(l->path, &info) == 0) l->modified_s = (int64_t)info.st_mtime;
+
+    text_job job = {.gguf = l->gguf};
+    bool aside = !o->text_only && pthread_create(&thread, NULL, load_text, &job) == 0;
+    if (!aside) load_text(&job);
+    st = o->text_only ? IG_OK : load_model(l, o, err);
+    if (aside) pthread_join(thread, NULL);
+    l->tokenizer = job.tokenizer;
+    l->chat = job.chat;
+    l->chat_err = job.chat_err;
+    /* What the weights say comes first: a family that we do not run also has a tokenizer that we do not. */
+    if (st) return st;
+    if (job.st) {
+        if (err) *err = job.err;
+        return job.st;
+    }
+    if (o->text_only) return IG_OK;
+    if ((st = check_vocabulary(l, err))) return st;
+    if ((st = ig_engine_plan_make(&l->plan, l->model, &o->engine, err))) return st;
+    if (o->no_engine) return IG_OK;
+    if ((st = ig_engine_start(&l->engine, l->model, &o->engine, err))) return st;
+    l->plan = ig_engine_plan_of(l->engine);
+    return IG_OK;
+}
+
+int ig_load(ig_loaded *out, const ig_load_options *o) {
+    ig_loaded l = {.n_threads = o->n_threads > 0 ? o->n_threads : ig_cpu_count()};
+    ig_err err;
+    uint64_t started_ns = ig_clock_ns();
+    int code = ig_models_find(&l.path, o->model);
+    if (code) return code;
+    set_name(&l);
+    if (load_parts(&l, o, &err)) {
+        ig_unload(&l);
+        return ig_app_fail(&err);
+    }
+    l.load_ns = ig_clock_ns() - started_ns;
+    *out = l;
+    return IG_EXIT_OK;
+}
+
+void ig_unload(ig_loaded *l) {
+    if (l->engine) ig_engine_stop(l->engine);
+    if (l->model) ig_model_close(l->model);
+    ig_pool_free(l->pool);
+    if (l->chat) ig_template_free(l->chat);
+    if (l->tokenizer) ig_tokenizer_free(l->tokenizer);
+    ig_gguf_close(l->gguf);
+    free(l->path);
+    *l = (ig_loaded){0};
+}
