@@ -48,7 +48,11 @@ FAULTS = (OSError, http.client.HTTPException)  # urllib's errors are OSErrors
 
 
 class Failure(Exception):
-    pass
+    """Trying again will not help."""
+
+
+class Damaged(OSError):
+    """A download that is not what it should be: once may be chance."""
 
 
 def cache_dir():
@@ -208,31 +212,40 @@ def transient(e):
     return not isinstance(e, urllib.error.HTTPError) or e.code in (408, 429) or e.code >= 500
 
 
+def download_from(web, index, archive, part):
+    """Returns when the part file is the archive."""
+    url = locate(web, index, archive["project"], archive["file"])
+    if not url:
+        raise Failure("it is not listed there")
+    append(web, url, part, archive["file"])
+    found = sha256_of(part)
+    if found == archive["sha256"]:
+        return
+    os.unlink(part)
+    raise Damaged(f"sha256 is {found}, expected {archive['sha256']}")
+
+
 def download(archive, part):
     web = opener()
-    last = "no index is configured"
+    why = []
     for index in indexes():
-        for attempt in range(TRIES):
-            if attempt:
-                say(f"      {host_of(index)}: {last}; again in {2 ** attempt} s")
-                time.sleep(2**attempt)
+        n_damaged = 0
+        for attempt in range(1, TRIES + 1):
             try:
-                url = locate(web, index, archive["project"], archive["file"])
-                if not url:
-                    last = f"{host_of(index)} does not list {archive['file']}"
-                    break
-                append(web, url, part, archive["file"])
-                found = sha256_of(part)
-                if found == archive["sha256"]:
-                    return
-                os.unlink(part)
-                last = f"{archive['file']} from {host_of(url)} has sha256 {found}, not {archive['sha256']}"
+                return download_from(web, index, archive, part)
+            except Failure as e:
+                fault = e
+                break
             except FAULTS as e:
-                last = f"{host_of(index)}: {getattr(e, 'reason', None) or e}"
-                if not transient(e):
+                fault = getattr(e, "reason", None) or e
+                n_damaged += isinstance(e, Damaged)
+                if attempt == TRIES or n_damaged == 2 or not transient(e):
                     break
-    raise Failure(f"{archive['file']}: {last}\nCheck the network, or pip's configuration (PIP_INDEX_URL, "
-                  "PIP_CERT, https_proxy, pip.conf), and run this again: it goes on where it stopped.")
+            say(f"      {host_of(index)}: {fault}; again in {2 ** attempt} s")
+            time.sleep(2**attempt)
+        why.append(f"{host_of(index)}: {fault}")
+    raise Failure(f"{archive['file']}: " + "; ".join(why) + "\nCheck the network, or pip's configuration "
+                  "(PIP_INDEX_URL, PIP_CERT, https_proxy, pip.conf), and run this again: it goes on from there.")
 
 
 def fetch_archive(archive):
