@@ -11,6 +11,9 @@ use minijinja::{Error, ErrorKind};
 /// Deeper values are an error. Messages from a request have at most 128 levels.
 const DEPTH_MAX: usize = 256;
 
+/// What chat.c puts in place of control tokens: escaped, they would not be found again.
+const PLACEHOLDERS: std::ops::RangeInclusive<char> = '\u{100000}'..='\u{10fffd}';
+
 pub struct Writer {
     pub text: String,
     bytes_max: usize,
@@ -198,7 +201,7 @@ fn json_string(s: &str, ascii: bool) -> String {
             '\t' => out.push_str("\\t"),
             '\u{8}' => out.push_str("\\b"),
             '\u{c}' => out.push_str("\\f"),
-            c if (c as u32) < 0x20 || (ascii && c as u32 > 0x7e) => {
+            c if (c as u32) < 0x20 || (ascii && c as u32 > 0x7e && !PLACEHOLDERS.contains(&c)) => {
                 for unit in c.encode_utf16(&mut [0; 2]) {
                     let _ = write!(out, "\\u{unit:04x}");
                 }
@@ -207,6 +210,28 @@ fn json_string(s: &str, ascii: bool) -> String {
         }
     }
     out.push('"');
+    out
+}
+
+/// Rust and Python mean the same by it. Behind a letter, so that combining marks are not escaped.
+fn printable(c: char) -> bool {
+    match c.is_ascii() {
+        true => !c.is_ascii_control(),
+        false => ['a', c].iter().collect::<String>().escape_debug().nth(2).is_none(),
+    }
+}
+
+/// str.title(): a letter after a character without case is upper, the others are lower.
+pub fn title(s: &str) -> String {
+    let mut out = String::with_capacity(s.len());
+    let mut inside = false;
+    for c in s.chars() {
+        match inside {
+            true => out.extend(c.to_lowercase()),
+            false => out.extend(c.to_uppercase()),
+        }
+        inside = c.is_lowercase() || c.is_uppercase();
+    }
     out
 }
 
@@ -225,10 +250,14 @@ fn quoted(s: &str) -> String {
                 out.push('\\');
                 out.push(c);
             }
-            c if (c as u32) < 0x20 || (0x7f..0xa1).contains(&(c as u32)) || c as u32 == 0xad => {
-                let _ = write!(out, "\\x{:02x}", c as u32);
+            c if printable(c) || PLACEHOLDERS.contains(&c) => out.push(c),
+            c => {
+                let _ = match c as u32 {
+                    n @ 0..=0xff => write!(out, "\\x{n:02x}"),
+                    n @ 0x100..=0xffff => write!(out, "\\u{n:04x}"),
+                    n => write!(out, "\\U{n:08x}"),
+                };
             }
-            c => out.push(c),
         }
     }
     out.push(quote);

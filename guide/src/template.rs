@@ -11,7 +11,7 @@ use std::{fmt, io};
 use minijinja::value::{Kwargs, Rest, Value, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior};
 
-use crate::python::{JsonStyle, Writer};
+use crate::python::{self, JsonStyle, Writer};
 use crate::source;
 
 const NAME: &str = "chat_template";
@@ -93,7 +93,10 @@ impl Template {
         env.set_syntax(syntax.map_err(|e| Failure::of(&e))?);
         env.set_undefined_behavior(UndefinedBehavior::Lenient);
         env.set_auto_escape_callback(|_| AutoEscape::None);
-        env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        env.set_unknown_method_callback(|state, v, method, args| match (v.as_str(), method) {
+            (Some(s), "title") if args.is_empty() => Ok(Value::from(python::title(s))),
+            _ => minijinja_contrib::pycompat::unknown_method_callback(state, v, method, args),
+        });
         env.set_fuel(Some(FUEL));
         env.set_formatter(|out, state, v| {
             if let Some(s) = v.as_str() {
@@ -107,6 +110,12 @@ impl Template {
                 return Ok(v.clone());
             }
             Ok(Value::from(python_str(state, v)?))
+        });
+        env.add_filter("int", |v: &Value, default: Option<Value>| {
+            as_int(v).map_or_else(|| default.unwrap_or_else(|| Value::from(0)), Value::from)
+        });
+        env.add_filter("float", |v: &Value, default: Option<Value>| {
+            as_float(v).map_or_else(|| default.unwrap_or_else(|| Value::from(0.0)), Value::from)
         });
         // For Jinja2 None is not iterable; the engine iterates it as empty.
         env.add_test("iterable", |v: &Value| !v.is_none() && v.try_iter().is_ok());
@@ -164,6 +173,25 @@ fn python_str(state: &State, v: &Value) -> Result<String, Error> {
     let mut w = Writer::new(walk_budget(state));
     w.str(v)?;
     walked(state, w)
+}
+
+/// float(v) of Python, where it has one.
+fn as_float(v: &Value) -> Option<f64> {
+    match v.as_str() {
+        Some(s) => s.trim().parse().ok(),
+        None => f64::try_from(v.clone()).ok(),
+    }
+}
+
+/// int(v) of Python, also of a text that holds a float, as Jinja2 has it.
+fn as_int(v: &Value) -> Option<i128> {
+    if let Some(n) = v.as_str().and_then(|s| s.trim().parse().ok()) {
+        return Some(n);
+    }
+    if v.is_integer() || v.kind() == ValueKind::Bool {
+        return i128::try_from(v.clone()).ok().or(Some(i128::from(v.is_true())));
+    }
+    as_float(v).filter(|f| f.abs() < 1e38).map(|f| f as i128)
 }
 
 /// tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False) of transformers.
