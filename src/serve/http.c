@@ -22,6 +22,7 @@
 enum {
     URI_MAX_BYTES = 8 * 1024,
     POOL_BYTES = 96 * 1024,     /* headers may have 64 KiB, and MHD keeps a struct for each */
+    POOL_STEP_BYTES = 32 * 1024, /* MHD scans a line from its start after every step: 1 KiB steps cost 0.7 s */
     CONNECTIONS_CAP = 16384,
     CONNECTIONS_SPARE = 64,     /* accepted beyond the limit, to be answered 503 */
     LINGER_SPARE = 256,
@@ -80,6 +81,7 @@ static void *on_uri(void *cls, const char *uri, struct MHD_Connection *m) {
     if (!c) return NULL;
     c->began = c->discard = false;
     c->uri_too_long = strlen(uri) > URI_MAX_BYTES;
+    c->uri_cut = strstr(uri, "%00") != NULL; /* decoded, it would end the path early */
     c->route = NULL;
     c->arg = NULL;
     c->origin[0] = 0;
@@ -165,8 +167,9 @@ static enum MHD_Result run_job(ig_serve_conn *c) {
 static enum MHD_Result answer_raw(ig_serve_conn *c, const ig_http_error *e) {
     ig_buf body = ig_buf_init(4096), head = ig_buf_init(4096);
     if (ig_serve_error_json(&body, e) &&
-        ig_buf_addf(&head, "HTTP/1.1 %d Refused\r\nContent-Type: application/json\r\nConnection: close\r\n"
-                           "x-request-id: %s\r\nContent-Length: %zu\r\n\r\n", e->status, c->request_id, body.n) &&
+        ig_buf_addf(&head, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nConnection: close\r\n"
+                           "x-request-id: %s\r\nContent-Length: %zu\r\n\r\n", e->status,
+                    MHD_get_reason_phrase_for((unsigned)e->status), c->request_id, body.n) &&
         ig_buf_add(&head, body.p, body.n))
         (void)!send(socket_of(c->mhd), head.p, head.n, MSG_NOSIGNAL | MSG_DONTWAIT);
     ig_buf_free(&body);
@@ -445,7 +448,8 @@ ig_status ig_serve_start(ig_serve **out, const ig_serve_config *config, ig_engin
         MHD_USE_EPOLL | MHD_USE_INTERNAL_POLLING_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL,
         on_request, s, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
         MHD_OPTION_CONNECTION_LIMIT, (unsigned)(s->connections_max + CONNECTIONS_SPARE),
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)POOL_BYTES, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_TIMEOUT_S,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)POOL_BYTES, MHD_OPTION_CONNECTION_MEMORY_INCREMENT,
+        (size_t)POOL_STEP_BYTES, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_TIMEOUT_S,
         MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_NOTIFY_COMPLETED,
         on_completed, s, MHD_OPTION_URI_LOG_CALLBACK, on_uri, s, MHD_OPTION_END);
     if (!s->daemon) {

@@ -206,7 +206,7 @@ typedef struct ig_serve_conn {
     uint64_t linger_until_ns;     /* 0: open */
 
     /* the net thread's, one request */
-    bool began, uri_too_long, discard, linger;
+    bool began, uri_too_long, uri_cut, discard, linger;
     const ig_serve_route *route;
     ig_serve_job *job;
     ig_http_error refusal; /* status 0: none */

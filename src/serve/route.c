@@ -331,8 +331,14 @@ const char *ig_serve_header(ig_serve_conn *c, const char *name) {
 
 struct header_sums {
     size_t bytes;
-    int n_length, n_host, n_coding, n_authorization;
+    int n_length, n_host, n_coding, n_odd;
 };
+
+/* A name that is not a token ("Content-Length :") is read in two ways by two servers. */
+static bool is_token(const char *name) {
+    size_t n = strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789!#$%&'*+-.^_`|~");
+    return n > 0 && name[n] == 0;
+}
 
 static enum MHD_Result sum_header(void *arg, enum MHD_ValueKind kind, const char *name, const char *value) {
     (void)kind;
@@ -341,7 +347,7 @@ static enum MHD_Result sum_header(void *arg, enum MHD_ValueKind kind, const char
     h->n_length += !strcasecmp(name, "Content-Length");
     h->n_host += !strcasecmp(name, "Host");
     h->n_coding += !strcasecmp(name, "Transfer-Encoding");
-    h->n_authorization += !strcasecmp(name, "Authorization");
+    h->n_odd += !is_token(name);
     return MHD_YES;
 }
 
@@ -354,6 +360,7 @@ static bool check_framing(ig_serve_conn *c, const struct header_sums *h, ig_http
                                "Content-Length and Transfer-Encoding: exactly one of them, and once");
     if (coding && strcasecmp(coding, "chunked") != 0)
         return ig_serve_refuse(e, "invalid_request", NULL, "Transfer-Encoding: only chunked is understood");
+    if (h->n_odd) return ig_serve_refuse(e, "invalid_request", NULL, "a header has a name with odd characters");
     if (h->n_host > 1) return ig_serve_refuse(e, "invalid_request", NULL, "more than one Host header");
     return true;
 }
@@ -401,6 +408,8 @@ bool ig_serve_admit(ig_serve_conn *c, const char *url, const char *method_name, 
                                HEADERS_MAX_BYTES);
     if (!check_callers(c, method, e)) return false;
 
+    if (c->uri_cut) return ig_serve_refuse(e, "not_found", NULL, "not found");
+    if (!strncasecmp(url, "http://", 7)) url = strchr(url + 7, '/') ? strchr(url + 7, '/') : "/"; /* absolute form */
     c->route = ig_serve_route_find(url, &c->arg);
     if (!c->route) return ig_serve_refuse(e, "not_found", NULL, "not found");
     bool is_open = c->route->open || method == IG_OPTIONS;
