@@ -1,3 +1,4 @@
+/* The arena at its limits, and pages that end where they should. */
 #include "base/test.h"
 
 #include <stdio.h>

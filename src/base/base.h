@@ -117,7 +117,6 @@ typedef struct ig_tokens {
     uint32_t *v;
     size_t n, cap, n_max;
 } ig_tokens;
-
 bool ig_tokens_add(ig_tokens *t, uint32_t id); /* false: past n_max (0 = no bound) or no memory */
 void ig_tokens_free(ig_tokens *t);
 
@@ -158,7 +157,6 @@ const char *ig_cpu_model(void); /* "AMD EPYC ..." or "unknown" */
 /* ---- pool.c: compute threads ------------------------------------------------------------------------ */
 
 typedef struct ig_pool ig_pool;
-
 /* Rows [lo, hi) of the loop, on thread 0..n-1. `thread` says whose scratch to use, not which rows: a
  * thread may get several ranges of one run, or none. */
 typedef void ig_pool_fn(void *arg, int lo, int hi, int thread);
@@ -176,7 +174,6 @@ void ig_pool_run(ig_pool *p, ig_pool_fn *fn, void *arg, int n, int grain);
 /* ---- queue.c: bounded queue between threads --------------------------------------------------------- */
 
 typedef struct ig_queue ig_queue;
-
 /* Copies of items of item_bytes, first in first out, any number of threads on both sides. */
 ig_status ig_queue_make(ig_queue **out, int n_max, size_t item_bytes, ig_err *err);
 void ig_queue_free(ig_queue *q);

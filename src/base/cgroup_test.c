@@ -1,3 +1,4 @@
+/* Bounds read from a fake /proc and /sys: a container, a deep tree, a part of a tree, and nonsense. */
 #include "base/inside.h"
 #include "base/test.h"
 

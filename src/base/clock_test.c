@@ -1,3 +1,4 @@
+/* The real clock and the fake one. */
 #include "base/test.h"
 
 #include <time.h>

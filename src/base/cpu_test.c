@@ -1,3 +1,4 @@
+/* Features against what the kernel says; masks in processes of their own, since they are read once. */
 #include "base/inside.h"
 #include "base/test.h"
 

@@ -1,3 +1,4 @@
+/* What a line looks like whatever was in it, and which lines come out. */
 #include "base/inside.h"
 #include "base/test.h"
 

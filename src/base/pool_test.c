@@ -1,7 +1,7 @@
+/* Every row once, seen by whoever comes next, with awake, sleeping and too many workers. */
 #include "base/test.h"
 
 #include <dirent.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -129,6 +129,29 @@ TEST(runs_in_a_row_see_each_others_rows) {
     }
 }
 
+static void sign_in(void *arg, int lo, int hi, int thread) {
+    (void)lo, (void)hi;
+    atomic_fetch_or((_Atomic uint32_t *)arg, 1u << thread);
+    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
+/* Does every thread take part at last? Ten seconds, for a busy machine. */
+static bool all_come(ig_pool *p) {
+    _Atomic uint32_t who = 0;
+    uint32_t all = (1u << ig_pool_threads(p)) - 1;
+    uint64_t until = ig_clock_ns() + UINT64_C(10000000000);
+    while (atomic_load(&who) != all && ig_clock_ns() < until) ig_pool_run(p, sign_in, &who, 64, 1);
+    return atomic_load(&who) == all;
+}
+
+TEST(sleeping_workers_are_woken_by_work) {
+    ig_pool *p;
+    if (!CHECK(ig_pool_make(&p, 3, NULL) == IG_OK)) return;
+    nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    CHECK_MSG(all_come(p), "a worker slept through all of it");
+    ig_pool_free(p);
+}
+
 TEST(workers_that_fell_asleep_miss_nothing) {
     ig_pool *p;
     if (!CHECK(ig_pool_make(&p, 3, NULL) == IG_OK)) return;
@@ -188,29 +211,30 @@ TEST(idle_workers_sleep) {
     ig_pool_free(p);
 }
 
-static _Atomic int n_signals_elsewhere;
-static pthread_t main_thread;
+static _Atomic int n_signals_taken;
 
 static void on_signal(int sig) {
     (void)sig;
-    if (!pthread_equal(pthread_self(), main_thread)) atomic_fetch_add(&n_signals_elsewhere, 1);
+    atomic_fetch_add(&n_signals_taken, 1);
 }
 
 TEST(workers_take_no_signals) {
     ig_pool *p;
-    struct sigaction act = {.sa_handler = on_signal}, before;
-    sigset_t mask;
+    struct sigaction act = {.sa_handler = on_signal}, act_before;
+    sigset_t usr1, before, pending;
+    sigemptyset(&usr1);
+    sigaddset(&usr1, SIGUSR1);
+    sigaction(SIGUSR1, &act, &act_before);
     if (!CHECK(ig_pool_make(&p, 3, NULL) == IG_OK)) return;
-    pthread_sigmask(SIG_SETMASK, NULL, &mask);
-    CHECK(!sigismember(&mask, SIGUSR1));
-    main_thread = pthread_self();
-    sigaction(SIGUSR1, &act, &before);
-    for (int i = 0; i < 100; i++) {
-        kill(getpid(), SIGUSR1);
-        run_chain(p, 10, 0);
-    }
-    sigaction(SIGUSR1, &before, NULL);
-    CHECK(atomic_load(&n_signals_elsewhere) == 0);
+    pthread_sigmask(SIG_BLOCK, &usr1, &before); /* now only a worker could take it */
+    CHECK(!sigismember(&before, SIGUSR1));
+    kill(getpid(), SIGUSR1);
+    run_chain(p, 1000, 0);
+    CHECK(atomic_load(&n_signals_taken) == 0);
+    CHECK(sigpending(&pending) == 0 && sigismember(&pending, SIGUSR1));
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    CHECK(atomic_load(&n_signals_taken) == 1);
+    sigaction(SIGUSR1, &act_before, NULL);
     ig_pool_free(p);
 }
 

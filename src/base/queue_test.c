@@ -1,3 +1,4 @@
+/* Order, bounds, waking and closing, alone and with many threads. */
 #include "base/test.h"
 
 #include <pthread.h>

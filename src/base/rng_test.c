@@ -1,3 +1,4 @@
+/* Known answers of the authors, of mlx, and of our own stream. */
 #include "base/test.h"
 
 /* Known answers of the authors' Random123 package (kat_vectors, threefry2x32 20). */

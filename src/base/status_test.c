@@ -1,3 +1,4 @@
+/* The error note: complete, bounded, safe to quote from itself. */
 #include "base/test.h"
 
 #include <errno.h>

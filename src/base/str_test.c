@@ -1,3 +1,4 @@
+/* UTF-8 against every character there is; buffers and lists at their limits. */
 #include "base/test.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* The test runner run by itself: a check must be able to fail, or the rest proves nothing. */
 #include "base/test.h"
 
 #include <stdlib.h>
