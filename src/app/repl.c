@@ -15,13 +15,21 @@
 
 /* ---- saying things ------------------------------------------------------------------------------------ */
 
-void ig_repl_say(const ig_repl *r, const char *fmt, ...) {
-    FILE *to = r->terminal ? stdout : stderr;
+void ig_repl_say(ig_repl *r, const char *fmt, ...) {
+    char *text = NULL;
+    int rows;
     va_list args;
     va_start(args, fmt);
-    vfprintf(to, fmt, args);
+    int n = vasprintf(&text, fmt, args);
     va_end(args);
-    fflush(to); /* answers are written past stdio */
+    if (n < 0) return;
+    ig_buf_clear(&r->out);
+    if (r->terminal) ig_term_size(&r->own.columns, &rows);
+    r->own.colours = true;
+    ig_print_text(&r->own, (ig_slice){text, (size_t)n}, &r->out);
+    if (r->terminal) ig_term_write(ig_repl_slice(&r->out));
+    else fwrite(text, 1, (size_t)n, stderr);
+    free(text);
 }
 
 void ig_repl_say_error(ig_repl *r, const char *fmt, ...) {
@@ -83,7 +91,7 @@ double ig_repl_speed(const ig_gen_stats *s) {
     return s->n_tokens > 1 && s->decode_ns ? (s->n_tokens - 1) * 1e9 / (double)s->decode_ns : 0;
 }
 
-static void say_figures(const ig_repl *r) {
+static void say_figures(ig_repl *r) {
     const ig_gen_stats *s = &r->last.stats;
     ig_repl_say(r, "%s  %d token%s", ig_repl_dim(r), s->n_tokens, s->n_tokens == 1 ? "" : "s");
     if (ig_repl_speed(s) > 0) ig_repl_say(r, ", %.1f tok/s", ig_repl_speed(s));
@@ -113,9 +121,7 @@ static ig_status generate(ig_repl *r, const ig_tokens *prompt, ig_err *err) {
                      .top_k = r->o.top_k, .seed = r->last_seed},
         .text = on_text, .ud = r, .interrupted = &ig_term_stop,
     };
-    if (r->terminal) ig_term_quiet(true);
     ig_status st = ig_stream_run(r->l, &s, &r->last, err);
-    if (r->terminal) ig_term_quiet(false);
     if (r->terminal ? r->print.column > 0 : st == IG_OK) r->output_gone |= !ig_term_write(ig_slice_of("\n"));
     return st;
 }
@@ -165,9 +171,9 @@ static void take(ig_repl *r, ig_buf *text) {
 }
 
 static void talk(ig_repl *r) {
-    int n_interrupts = 0, n_threads = r->l->n_threads;
-    ig_repl_say(r, "%s%s, context %d tokens, %d thread%s. /help lists the commands.%s\n\n", ig_repl_dim(r),
-                r->l->name, r->l->plan.n_ctx, n_threads, n_threads == 1 ? "" : "s", ig_repl_plain(r));
+    int n_interrupts = 0;
+    ig_repl_say(r, "%s%s, context %d. /help lists the commands.%s\n\n", ig_repl_dim(r), r->l->name,
+                r->l->plan.n_ctx, ig_repl_plain(r));
     while (!r->leave && !ig_term_quit && !r->output_gone) {
         ig_edit_event event = ig_term_read(&r->edit, r->colour, r->colour ? "Write a message" : NULL);
         if (event == IG_EDIT_EOF || ig_term_quit) break;

@@ -7,7 +7,7 @@
 
 #include "app/load.h"
 
-#include <signal.h>
+#include <signal.h> /* sig_atomic_t */
 
 /* ---- repl_edit.c: keys to a text ---------------------------------------------------------------------- */
 
@@ -68,6 +68,7 @@ typedef struct ig_print {
     char word[IG_PRINT_WORD_MAX];
     int n_word, word_columns;
     bool in_code;
+    bool colours;         /* text of our own: ESC [ ... m passes and takes no room */
     char line[4];         /* how the line begins: finds ``` */
     int n_line;
 } ig_print;
@@ -86,10 +87,10 @@ extern volatile sig_atomic_t ig_term_stop, ig_term_quit;
 void ig_term_open(void);  /* signal handlers; call once */
 void ig_term_close(void); /* the terminal as it was */
 void ig_term_size(int *columns, int *rows);
-void ig_term_quiet(bool on); /* no echo while an answer comes; Ctrl-C still works */
 /* Everything or nothing more: false when stdout is gone. */
 bool ig_term_write(ig_slice s);
-/* Reads one message. IG_EDIT_SUBMIT, IG_EDIT_INTERRUPT or IG_EDIT_EOF; the text is in e->text. */
+/* Reads one message. Afterwards what is typed is not shown until the next call, which finds it, and Ctrl-C
+ * is a signal. IG_EDIT_SUBMIT, IG_EDIT_INTERRUPT or IG_EDIT_EOF; the text is in e->text. */
 ig_edit_event ig_term_read(ig_edit *e, bool colour, const char *hint);
 
 /* ---- repl.c: the conversation ------------------------------------------------------------------------- */
@@ -121,7 +122,7 @@ typedef struct ig_repl {
     ig_repl_turn turns[IG_REPL_TURNS_MAX];
     int n_turns;
 
-    ig_print print;        /* of the answer that is coming */
+    ig_print print, own;   /* the answer that is coming; what we say */
     ig_buf out;
     ig_buf *answer;
 
@@ -139,7 +140,7 @@ ig_status ig_repl_encode(const ig_repl *r, ig_tokens *out, ig_err *err);
 void ig_repl_answer(ig_repl *r);                       /* answers the last turn, which is the user's */
 double ig_repl_speed(const ig_gen_stats *s);           /* tokens a second after the first; 0: unknown */
 /* About the chat, not part of it: stdout on a terminal, stderr otherwise. */
-void ig_repl_say(const ig_repl *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void ig_repl_say(ig_repl *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void ig_repl_say_error(ig_repl *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 const char *ig_repl_dim(const ig_repl *r);
 const char *ig_repl_plain(const ig_repl *r);

@@ -37,7 +37,7 @@ enum { N_SETTINGS = sizeof settings / sizeof settings[0] };
 
 static const char seed_help[] = "a whole number of 64 bits, or off: a fresh one for each answer";
 
-static void say_setting(const ig_repl *r, const setting *s) {
+static void say_setting(ig_repl *r, const setting *s) {
     const char *base = (const char *)&r->o + s->at;
     char value[32];
     if (s->whole) snprintf(value, sizeof value, "%d", *(const int *)(const void *)base);
@@ -45,7 +45,7 @@ static void say_setting(const ig_repl *r, const setting *s) {
     ig_repl_say(r, "  %-12s %-8s %s%s%s\n", s->name, value, ig_repl_dim(r), s->help, ig_repl_plain(r));
 }
 
-static void say_seed(const ig_repl *r) {
+static void say_seed(ig_repl *r) {
     char value[32] = "off";
     if (r->o.seeded) snprintf(value, sizeof value, "%" PRIu64, r->o.seed);
     ig_repl_say(r, "  %-12s %-8s %s%s%s\n", "seed", value, ig_repl_dim(r), seed_help, ig_repl_plain(r));
@@ -276,9 +276,10 @@ static void cmd_help(ig_repl *r, char *rest) {
         if (commands[i].help)
             ig_repl_say(r, "  /%-6s %-10s %s\n", commands[i].name, commands[i].words, commands[i].help);
     ig_repl_say(r, "\n"
-                "  Enter sends. Alt-Enter, Ctrl-J or a backslash at the end starts a new line; what stands\n"
-                "  between two lines of ``` belongs together, and so does what is pasted. The arrow keys\n"
-                "  find earlier messages. Ctrl-C stops an answer; twice on an empty line it leaves.\n");
+                "Enter sends. Alt-Enter, Ctrl-J or a backslash at the end starts a new line; what "
+                "stands between two lines of ``` belongs together, and so does what is pasted. The "
+                "arrow keys find earlier messages. Ctrl-C stops an answer; twice on an empty line it "
+                "leaves.\n");
 }
 
 bool ig_repl_command(ig_repl *r, ig_buf *text) {
@@ -295,6 +296,7 @@ bool ig_repl_command(ig_repl *r, ig_buf *text) {
         names[i] = commands[i].name;
         if (strcmp(name, names[i]) != 0) continue;
         commands[i].run(r, rest);
+        if (r->terminal && commands[i].run != cmd_regen) ig_repl_say(r, "\n");
         return true;
     }
     const char *near = ig_options_nearest(name, names);

@@ -48,6 +48,14 @@ static void see_line(ig_print *p, uint32_t c) {
     if (p->n_line == 3 && memcmp(p->line, "```", 3) == 0) p->in_code = !p->in_code;
 }
 
+/* Bytes of the colour sequence at s[at], 0: none. */
+static size_t colour_bytes(ig_slice s, size_t at) {
+    size_t n = 2;
+    if (s.n - at < 3 || s.p[at] != 0x1b || s.p[at + 1] != '[') return 0;
+    while (at + n < s.n && strchr("0123456789;", s.p[at + n]) && s.p[at + n]) n++;
+    return at + n < s.n && s.p[at + n] == 'm' ? n + 1 : 0;
+}
+
 bool ig_print_text(ig_print *p, ig_slice text, ig_buf *out) {
     if (!p->columns) return ig_buf_add(out, text.p, text.n);
     int width = p->columns > 9 ? p->columns - 1 : 8;
@@ -56,6 +64,12 @@ bool ig_print_text(ig_print *p, ig_slice text, ig_buf *out) {
         if (c == '\n') {
             p->n_line = 0;
             if (!new_line(p, out)) return false;
+            continue;
+        }
+        size_t n_colour = p->colours ? colour_bytes(text, i) : 0;
+        if (n_colour) {
+            n = n_colour;
+            if (!ig_buf_add(out, text.p + i, n)) return false;
             continue;
         }
         see_line(p, c);

@@ -68,6 +68,15 @@ TEST(control_characters_never_reach_a_terminal) {
     ig_buf_free(&out);
 }
 
+TEST(our_own_colours_pass_and_nothing_else_does) {
+    ig_print p = {.columns = 11, .colours = true};
+    ig_buf out = ig_buf_init(1 << 12);
+    ig_print_text(&p, ig_slice_of("\x1b[1;38;5;166mab cd\x1b[0m efgh\x1b[2J\x1b[" "1"), &out);
+    CHECK(strncmp(out.p, "\x1b[1;38;5;166mab cd\x1b[0m efgh", 27) == 0);
+    CHECK(strstr(out.p, "\x1b[2J") == NULL && strstr(out.p, "\xef\xbf\xbd") != NULL);
+    ig_buf_free(&out);
+}
+
 TEST(without_a_terminal_the_text_is_as_it_is) {
     prints("a very long line\twith what is in it", 0, 5, "a very long line\twith what is in it");
 }

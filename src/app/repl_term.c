@@ -1,8 +1,8 @@
 /* repl_term: the terminal of `ingle chat`.
  * Owns:    the mode of the terminal on stdin and the signal handlers of the process.
  * Threads: main's. Handlers only set flags.
- * While a message is written the terminal is raw; while an answer comes it is not, but does not echo, and
- * Ctrl-C is a signal. Whatever ends the program, ig_term_close puts the terminal back. */
+ * The terminal is raw from the first message on, so that keys typed while an answer comes are neither
+ * shown nor lost. Whatever ends the program but SIGKILL, ig_term_close puts the terminal back. */
 #include "app/repl.h"
 
 #include <errno.h>
@@ -48,19 +48,15 @@ void ig_term_size(int *columns, int *rows) {
     *rows = known && size.ws_row >= 3 ? size.ws_row : 24;
 }
 
-void ig_term_quiet(bool on) {
-    if (!have_before) return;
+/* Raw, with Ctrl-C as a key for the editor or as a signal while an answer comes. Both modes leave the keys
+ * as they are: what was typed ahead must read the same later. */
+static void go_raw(bool signals) {
     struct termios mode = before;
-    if (on) mode.c_lflag &= (tcflag_t) ~(ECHO | ICANON);
-    tcsetattr(STDIN_FILENO, TCSADRAIN, &mode);
-}
-
-static void go_raw(void) {
-    struct termios mode = before;
-    mode.c_iflag &= (tcflag_t) ~(BRKINT | ICRNL | INPCK | ISTRIP | IXON);
-    mode.c_lflag &= (tcflag_t) ~(ECHO | ICANON | IEXTEN | ISIG);
+    mode.c_iflag &= (tcflag_t) ~(BRKINT | ICRNL | INLCR | INPCK | ISTRIP | IXON);
+    mode.c_lflag &= (tcflag_t) ~(ECHO | ICANON | IEXTEN | (signals ? 0u : (tcflag_t)ISIG));
     mode.c_cc[VMIN] = 1;
     mode.c_cc[VTIME] = 0;
+    mode.c_cc[VSUSP] = mode.c_cc[VQUIT] = _POSIX_VDISABLE; /* the editor's Ctrl-Z is the one that works */
     tcsetattr(STDIN_FILENO, TCSADRAIN, &mode);
 }
 
@@ -91,7 +87,7 @@ static void suspend(ig_edit *e) {
     ig_term_write(ig_slice_of("\x1b[?2004l\r\n"));
     ig_term_close();
     raise(SIGTSTP);
-    go_raw();
+    go_raw(false);
     ig_term_write(ig_slice_of(paste_on));
     e->drawn_row = 0;
 }
@@ -120,7 +116,7 @@ ig_edit_event ig_term_read(ig_edit *e, bool colour, const char *hint) {
     static size_t n_keys, at;
     ig_edit_clear(e);
     e->drawn_row = 0;
-    go_raw();
+    go_raw(false);
     ig_term_write(ig_slice_of(paste_on));
     bool stale = true;
     while (event == IG_EDIT_MORE) {
@@ -145,7 +141,7 @@ ig_edit_event ig_term_read(ig_edit *e, bool colour, const char *hint) {
     if (event == IG_EDIT_EOF) at = n_keys;
     draw(e, colour, NULL, &out, true);
     ig_term_write(ig_slice_of(paste_off));
-    ig_term_close();
+    go_raw(true);
     ig_term_stop = 0;
     ig_buf_free(&out);
     return event;
