@@ -161,6 +161,8 @@ $(B)/third/yyjson.o: $(YYJSON)/yyjson.c $(B)/gen/flags
 	@mkdir -p $(@D); echo "  CC   $@"
 	@$(CC) $(OPT) -g $(SANF) $(if $(SAN),-fno-sanitize=undefined) -w -c -o $@ $<
 endif
+# cargo keeps the old library until the new one is whole, so an interrupted build must not remove it.
+.PRECIOUS: $(GUIDE)
 $(GUIDE): guide/Cargo.toml guide/Cargo.lock $(wildcard guide/src/*.rs)
 	$(Q)sh tools/cargo.sh build --release --locked --manifest-path guide/Cargo.toml --target-dir $(D)/guide
 	@touch $@
