@@ -2,7 +2,7 @@
  *     dump_llama MODEL TOKENS OUT [WINDOW [THREADS]]
  * Its own defaults (f16 cache, flash attention as it chooses, its fast weight layouts), one window a
  * batch. Environment DUMP_KV=f32 takes the cache in f32, to tell its cache's error from the rest.
- * Built by bench/peers/build_llama.sh. */
+ * Built by bench/peers/build_llama.py. */
 #include "dump_common.h"
 
 #include "llama.h"

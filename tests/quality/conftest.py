@@ -1,0 +1,51 @@
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+TOP = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(TOP / "tools" / "golden"))
+
+
+@pytest.fixture(scope="session")
+def build_folder():
+    """Where the program under test was built; `make` brings it up to date."""
+    program = os.environ.get("INGLE_PROGRAM")
+    return pathlib.Path(program).resolve().parent if program else TOP / os.environ.get("B", "build")
+
+
+@pytest.fixture(scope="session")
+def starter():
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    cache = pathlib.Path(os.environ.get("INGLE_CACHE") or os.path.join(base, "ingle"))
+    path = pathlib.Path(os.environ.get("INGLE_TEST_MODEL") or cache / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf")
+    if not path.exists():
+        pytest.skip(f"skipped, because there is no {path}")
+    return path
+
+
+@pytest.fixture(scope="session")
+def ingle_logits(build_folder, tmp_path_factory):
+    """f(model, ids, window, **more) -> f32 [n_ids][n_vocab] of ingle's forward."""
+    import ggufio
+    import numpy as np
+
+    done = subprocess.run(["make", "--no-print-directory", "-f", "tools/golden/dump.mk", "dump", f"B={build_folder}"],
+                          cwd=TOP, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+    folder = tmp_path_factory.mktemp("logits")
+
+    def run(model, ids, window, threads=2, chunk=64):
+        tokens, out = folder / "ids", folder / "logits"
+        tokens.write_text(" ".join(map(str, ids)))
+        done = subprocess.run([build_folder / "dump_ingle", model, tokens, out, str(window), str(threads), str(chunk)],
+                              capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr[-4000:]
+        n_vocab = ggufio.File(model).tensors["token_embd.weight"].shape[0]
+        logits = np.fromfile(out, "<f4").reshape(len(ids), n_vocab)
+        out.unlink()
+        return logits
+
+    return run
