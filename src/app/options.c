@@ -77,7 +77,7 @@ static bool set_size(const ig_option *o, const char *label, const char *text) {
     double v = strtod(text, &end);
     size_t n = strlen(end);
     if (!isdigit((unsigned char)*text) || strchr(text, 'x') || strchr(text, 'X')) return bad_value(label, text, wants);
-    if (n > 1 && end[n - 1] == 'B') n--; /* "4GB" is 4G */
+    if (n && end[n - 1] == 'B') n--; /* "4GB" is 4G */
     for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
         if (n != strlen(units[i].suffix) || strncmp(end, units[i].suffix, n) != 0) continue;
         v *= units[i].bytes;

@@ -1,0 +1,210 @@
+#include "app/app.h"
+#include "base/test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* What a call wrote to stderr or stdout. */
+typedef struct capture {
+    int target, kept, file;
+    char text[4096];
+} capture;
+
+static void capture_start(capture *c, int target) {
+    fflush(stdout);
+    fflush(stderr);
+    c->target = target;
+    c->kept = dup(target);
+    c->file = memfd_create("capture", MFD_CLOEXEC);
+    if (c->kept < 0 || c->file < 0 || dup2(c->file, target) < 0) abort();
+}
+
+static void capture_end(capture *c) {
+    fflush(stdout);
+    fflush(stderr);
+    ssize_t n = pread(c->file, c->text, sizeof c->text - 1, 0);
+    c->text[n > 0 ? n : 0] = 0;
+    dup2(c->kept, c->target);
+    close(c->kept);
+    close(c->file);
+}
+
+typedef struct values {
+    bool flag, on, seeded;
+    int number;
+    float real;
+    uint64_t seed, size;
+    const char *text;
+    ig_option_list list;
+} values;
+
+static values fresh(void) {
+    return (values){.on = true, .number = 5, .real = 0.5f, .text = "none"};
+}
+
+/* Parses the words (NULL-ended, the verb first) into v. */
+static bool parse(values *v, const char *const *line, ig_words *words, int *code, char *says, size_t n_says) {
+    const ig_option options[] = {
+        {"flag", .kind = IG_OPT_BOOL, .to = &v->flag, .help = "a switch"},
+        {"on", .kind = IG_OPT_BOOL, .to = &v->on, .help = "on by default"},
+        {"number", .letter = 'n', .kind = IG_OPT_INT, .to = &v->number, .min = 1, .max = 9, .value = "N",
+         .help = "a count"},
+        {"real", .other = "re", .kind = IG_OPT_REAL, .to = &v->real, .min = 0, .max = 2, .value = "X", .help = "a share"},
+        {"seed", .kind = IG_OPT_U64, .to = &v->seed, .given = &v->seeded, .value = "N", .help = "a seed"},
+        {"size", .kind = IG_OPT_SIZE, .to = &v->size, .min = 0, .max = 1e15, .value = "SIZE", .help = "bytes"},
+        {"text", .kind = IG_OPT_TEXT, .to = &v->text, .value = "TEXT", .help = "words"},
+        {"list", .kind = IG_OPT_LIST, .to = &v->list, .value = "X", .help = "many"},
+    };
+    const ig_command c = {.verb = "try",
+                          .words = "[THING]",
+                          .summary = "A verb for tests.",
+                          .options = options,
+                          .n_options = sizeof options / sizeof *options,
+                          .n_words_max = 2,
+                          .env = true};
+    char *argv[32];
+    int argc = 0;
+    capture err, out;
+    for (; line[argc]; argc++) argv[argc] = strdup(line[argc]);
+    capture_start(&out, STDOUT_FILENO);
+    capture_start(&err, STDERR_FILENO);
+    bool go = ig_options_parse(&c, argc, argv, words, code);
+    capture_end(&err);
+    capture_end(&out);
+    snprintf(says, n_says, "%s%s", out.text, err.text);
+    /* argv leaks on purpose: values point into it, as they do into the real one. */
+    return go;
+}
+
+#define LINE(...) ((const char *const[]){"try", __VA_ARGS__, NULL})
+
+static void accepts(values *v, const char *const *line) {
+    ig_words words;
+    int code;
+    char says[8192];
+    *v = fresh();
+    CHECK_MSG(parse(v, line, &words, &code, says, sizeof says), "%s refused: %s", line[1], says);
+}
+
+static void refuses(const char *const *line, const char *because) {
+    values v = fresh();
+    ig_words words;
+    int code = -1;
+    char says[8192];
+    CHECK_MSG(!parse(&v, line, &words, &code, says, sizeof says), "%s was accepted", line[1]);
+    CHECK_MSG(code == IG_EXIT_USAGE && strstr(says, because), "%s: code %d, \"%s\" without \"%s\"", line[1], code,
+              says, because);
+}
+
+TEST(every_kind_of_option_is_read_in_both_spellings) {
+    values v;
+    accepts(&v, LINE("--flag", "--no-on", "--number", "7", "--real=1.25", "--seed", "18446744073709551615"));
+    CHECK(v.flag && !v.on && v.number == 7 && v.real == 1.25f && v.seed == UINT64_MAX && v.seeded);
+    accepts(&v, LINE("-n", "2", "--re", "2", "--text=", "--list", "a", "--list=b"));
+    CHECK(v.number == 2 && v.real == 2 && *v.text == 0 && v.list.n == 2 && !v.list.v[2] && !v.seeded);
+    accepts(&v, LINE("--number=1", "--number=9", "--no-flag", "--text", "-"));
+    CHECK(v.number == 9 && !v.flag && strcmp(v.text, "-") == 0); /* the last one wins */
+    accepts(&v, LINE("--text", "-5"));
+    CHECK(strcmp(v.text, "-5") == 0);
+}
+
+TEST(sizes_know_powers_of_1000_and_of_1024) {
+    static const struct {
+        const char *text;
+        uint64_t bytes;
+    } cases[] = {{"0", 0}, {"1000", 1000}, {"4K", 4000}, {"4Ki", 4096}, {"1.5G", 1500000000}, {"512Mi", 536870912},
+                 {"2GB", 2000000000}, {"1GiB", 1073741824}, {"1T", 1000000000000}, {"7B", 7}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        values v;
+        accepts(&v, LINE("--size", cases[i].text));
+        CHECK_MSG(v.size == cases[i].bytes, "%s is %llu", cases[i].text, (unsigned long long)v.size);
+    }
+    refuses(LINE("--size", "4k"), "K M G T");
+    refuses(LINE("--size", "G"), "a size");
+    refuses(LINE("--size", "-1"), "a size");
+    refuses(LINE("--size", "0x10"), "a size");
+    refuses(LINE("--size", "9999T"), "limit");
+}
+
+TEST(what_is_unknown_is_refused_with_the_nearest_name) {
+    refuses(LINE("--nunber", "3"), "did you mean --number");
+    refuses(LINE("--reel=3"), "did you mean --re");
+    refuses(LINE("--zzzzzzzz"), "no option --zzzzzzzz");
+    refuses(LINE("-x"), "no option -x");
+    refuses(LINE("-n3"), "no option -n3");
+    refuses(LINE("--no-number"), "--no-number");
+    refuses(LINE("--no-flag=1"), "--no-flag");
+    refuses(LINE("a", "b", "c"), "unexpected \"c\"");
+    refuses(LINE("--=3"), "no option");
+}
+
+TEST(values_out_of_bounds_are_refused_with_the_bound) {
+    refuses(LINE("--number", "0"), "--number is 0, limit 1..9");
+    refuses(LINE("-n", "10"), "-n is 10, limit 1..9");
+    refuses(LINE("--number", "99999999999999999999"), "limit");
+    refuses(LINE("--number", "3x"), "whole number");
+    refuses(LINE("--number", "3.0"), "whole number");
+    refuses(LINE("--number", " 3"), "whole number");
+    refuses(LINE("--number="), "whole number");
+    refuses(LINE("--real", "nan"), "limit 0..2");
+    refuses(LINE("--real", "2.1"), "limit 0..2");
+    refuses(LINE("--real", "x"), "a number");
+    refuses(LINE("--seed", "-1"), "whole number");
+    refuses(LINE("--seed", "18446744073709551616"), "whole number");
+    refuses(LINE("--flag=yes"), "1 or 0");
+    refuses(LINE("--number"), "--number wants a value");
+    refuses(LINE("--text", "--flag"), "--text wants a value"); /* and does not swallow the next option */
+}
+
+TEST(words_and_options_mix_and_two_dashes_end_options) {
+    values v = fresh();
+    ig_words words;
+    int code;
+    char says[8192];
+    CHECK(parse(&v, LINE("one", "--number", "3", "--", "--flag"), &words, &code, says, sizeof says));
+    CHECK(words.n == 2 && strcmp(words.v[0], "one") == 0 && strcmp(words.v[1], "--flag") == 0 && !v.flag);
+}
+
+TEST(the_environment_stands_in_for_options_that_were_not_given) {
+    values v;
+    setenv("INGLE_NUMBER", "4", 1);
+    setenv("INGLE_FLAG", "1", 1);
+    accepts(&v, LINE("--real", "1"));
+    CHECK(v.number == 4 && v.flag);
+    accepts(&v, LINE("--number", "6", "--no-flag"));
+    CHECK(v.number == 6 && !v.flag);
+    setenv("INGLE_NUMBER", "40", 1);
+    refuses(LINE("--flag"), "INGLE_NUMBER is 40, limit 1..9");
+    unsetenv("INGLE_NUMBER");
+    unsetenv("INGLE_FLAG");
+}
+
+TEST(help_shows_every_option_with_its_default) {
+    values v = fresh();
+    ig_words words;
+    int code = -1;
+    char says[8192];
+    CHECK(!parse(&v, LINE("--number", "3", "--help"), &words, &code, says, sizeof says) && code == IG_EXIT_OK);
+    static const char *const wants[] = {"usage: ingle try [THING]", "--flag ", "--no-on", "-n, --number N", "[5]",
+                                        "--real, --re X", "[0.5]", "--size SIZE", "[none]", "--help", "INGLE_PORT"};
+    for (size_t i = 0; i < sizeof wants / sizeof *wants; i++) CHECK_MSG(strstr(says, wants[i]), "no %s", wants[i]);
+}
+
+TEST(sizes_are_written_for_people) {
+    CHECK(strcmp(ig_size_text_of(0).s, "0 B") == 0);
+    CHECK(strcmp(ig_size_text_of(999).s, "999 B") == 0);
+    CHECK(strcmp(ig_size_text_of(1000).s, "1.00 kB") == 0);
+    CHECK(strcmp(ig_size_text_of(98362432).s, "98.4 MB") == 0);
+    CHECK(strcmp(ig_size_text_of(999999).s, "1.00 MB") == 0);
+    CHECK(strcmp(ig_size_text_of(UINT64_MAX).s, "18.4 EB") == 0);
+}
+
+TEST(the_nearest_word_is_near_or_none) {
+    static const char *const names[] = {"serve", "show", "chat", NULL};
+    CHECK(strcmp(ig_options_nearest("sevre", names), "serve") == 0);
+    CHECK(strcmp(ig_options_nearest("chats", names), "chat") == 0);
+    CHECK(!ig_options_nearest("quantize", names) && !ig_options_nearest("x", (const char *const[]){NULL}));
+}
