@@ -7,7 +7,6 @@
  * On a terminal everything goes to stdout. Without one, stdout holds answers only. */
 #include "app/repl.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -197,8 +196,8 @@ bool ig_repl_read(ig_repl_input *in, ig_buf *out, ig_err *err) {
     ig_buf_clear(out);
     while (!ig_term_stop) {
         if (in->at == in->n) {
+            if (ig_term_wait(in->fd, -1) < 0) continue;
             ssize_t n = read(in->fd, in->bytes, sizeof in->bytes);
-            if (n < 0 && errno == EINTR) continue;
             if (n <= 0) break;
             in->n = (size_t)n;
             in->at = 0;

@@ -86,6 +86,8 @@ extern volatile sig_atomic_t ig_term_stop, ig_term_quit;
 
 void ig_term_open(void);  /* signal handlers; call once */
 void ig_term_close(void); /* the terminal as it was */
+/* Until fd can be read. 1: it can; 0: the time is over; -1: a signal came, see the flags. */
+int ig_term_wait(int fd, int timeout_ms);
 void ig_term_size(int *columns, int *rows);
 /* Everything or nothing more: false when stdout is gone. */
 bool ig_term_write(ig_slice s);

@@ -141,7 +141,7 @@ static int take_lines(ig_repl *r, const char *text, size_t n) {
             continue;
         }
         if (c == '\\' && i + 1 < n && text[i + 1] != '\n') c = text[++i] == 'n' ? '\n' : text[i];
-        else if ((uint8_t)c < 0x20 || c == 0x7f) c = ' ';
+        else if ((uint8_t)c < 0x20 || c == 0x7f) c = '?';
         ig_buf_add(&line, &c, 1); /* longer than a message that we remember: its end is lost */
     }
     ig_buf_free(&line);

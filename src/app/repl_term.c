@@ -6,6 +6,7 @@
 #include "app/repl.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -18,19 +19,27 @@ volatile sig_atomic_t ig_term_stop, ig_term_quit;
 static volatile sig_atomic_t resized;
 static struct termios before;
 static bool have_before;
+/* A signal may be taken by any thread, the engine's too, and would not end a wait of this one: so it also
+ * writes a byte here. */
+static int wake[2] = {-1, -1};
 
 static void on_signal(int sig) {
+    int was = errno;
     if (sig == SIGINT) ig_term_stop = 1;
     else if (sig == SIGWINCH) resized = 1;
     else {
         ig_term_quit = sig;
         ig_term_stop = 1;
     }
+    if (write(wake[1], "", 1) < 0) { /* full: there is a byte already */
+    }
+    errno = was;
 }
 
 void ig_term_open(void) {
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGWINCH};
-    struct sigaction act = {.sa_handler = on_signal}; /* no SA_RESTART: a read must end */
+    struct sigaction act = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    if (pipe2(wake, O_CLOEXEC | O_NONBLOCK) != 0) wake[0] = wake[1] = -1;
     for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) sigaction(signals[i], &act, NULL);
     act.sa_handler = SIG_IGN;
     sigaction(SIGPIPE, &act, NULL);
@@ -92,10 +101,20 @@ static void suspend(ig_edit *e) {
     e->drawn_row = 0;
 }
 
+int ig_term_wait(int fd, int timeout_ms) {
+    struct pollfd both[2] = {{.fd = fd, .events = POLLIN}, {.fd = wake[0], .events = POLLIN}};
+    char bytes[64];
+    int ready = poll(both, 2, timeout_ms);
+    if (ready > 0 && both[1].revents) {
+        while (read(wake[0], bytes, sizeof bytes) > 0) continue;
+        return -1;
+    }
+    return ready;
+}
+
 /* Bytes from the terminal. 0: it is gone or we were told to leave. -1: only a signal, or an Escape alone. */
 static ssize_t read_keys(ig_edit *e, uint8_t *keys, size_t n_max) {
-    struct pollfd fd = {.fd = STDIN_FILENO, .events = POLLIN};
-    int ready = poll(&fd, 1, e->n_esc ? ESCAPE_MS : -1);
+    int ready = ig_term_wait(STDIN_FILENO, e->n_esc ? ESCAPE_MS : -1);
     if (ig_term_quit) return 0;
     if (ready == 0) ig_edit_lone_escape(e);
     if (ready < 0 && ig_term_stop) { /* SIGINT from somewhere else than the keyboard: the same as the key */
@@ -116,6 +135,7 @@ ig_edit_event ig_term_read(ig_edit *e, bool colour, const char *hint) {
     static size_t n_keys, at;
     ig_edit_clear(e);
     e->drawn_row = 0;
+    ig_term_stop = 0; /* it ended the last answer */
     go_raw(false);
     ig_term_write(ig_slice_of(paste_on));
     bool stale = true;
@@ -142,7 +162,6 @@ ig_edit_event ig_term_read(ig_edit *e, bool colour, const char *hint) {
     draw(e, colour, NULL, &out, true);
     ig_term_write(ig_slice_of(paste_off));
     go_raw(true);
-    ig_term_stop = 0;
     ig_buf_free(&out);
     return event;
 }
