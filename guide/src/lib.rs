@@ -2,23 +2,21 @@
 //!
 //! Owns:    compiled chat templates.
 //! Threads: a template is immutable; any number of threads may render it at once. Parsing and rendering
-//!          run on a thread made for the call, because their depth of recursion follows hostile input
-//!          and the caller's stack is not ours to spend.
+//!          run on a thread made for the call (guard.rs), because their depth of recursion, their time
+//!          and their memory follow hostile input.
 //! Memory:  Rust's allocator; texts handed out are given back to ig_guide_text_free.
 //! Fails:   every entry point returns a code and a message; a panic is caught and is an error too.
 
+mod guard;
 mod python;
 mod source;
 mod template;
 
 use std::ffi::c_char;
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::Once;
+use std::sync::Arc;
 
 use template::{Failure, Template};
-
-/// Deep enough for the deepest value that the fuel of one render can build: see the tests of template.c.
-const STACK_BYTES: usize = 256 << 20;
 
 /// A text owned by the caller, NUL-terminated one past `n`.
 #[repr(C)]
@@ -58,20 +56,6 @@ unsafe fn bytes<'a>(p: *const c_char, n: usize) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(p as *const u8, n) }
 }
 
-/// Runs `f` on a thread of its own with a deep stack. A panic in it becomes a failure.
-fn on_deep_stack<T: Send>(f: impl FnOnce() -> Result<T, Failure> + Send) -> Result<T, Failure> {
-    static QUIET: Once = Once::new();
-    // The message of a panic goes back as an error; nothing but the caller writes to stderr.
-    QUIET.call_once(|| std::panic::set_hook(Box::new(|_| {})));
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().name("template".into()).stack_size(STACK_BYTES);
-        match thread.spawn_scoped(scope, f) {
-            Ok(handle) => handle.join().unwrap_or_else(|_| Err(Failure::failed("the template engine panicked"))),
-            Err(e) => Err(Failure::limit(format!("no thread for the template: {e}"))),
-        }
-    })
-}
-
 /// Runs `f`, hands its text out, and gives the code that C sees.
 fn answer(text: &mut Text, f: impl FnOnce() -> Result<String, Failure>) -> i32 {
     let result = catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|_| Err(Failure::failed("panic")));
@@ -91,15 +75,15 @@ fn answer(text: &mut Text, f: impl FnOnce() -> Result<String, Failure>) -> i32 {
 /// `out` and `text` point to writable places, `source` to `n` bytes.
 #[no_mangle]
 pub unsafe extern "C" fn ig_guide_template_make(
-    out: *mut *mut Template,
+    out: *mut *const Template,
     source: *const c_char,
     n: usize,
     text: *mut Text,
 ) -> i32 {
     let source = unsafe { bytes(source, n) };
     answer(unsafe { &mut *text }, || {
-        let template = on_deep_stack(|| Template::compile(source))?;
-        unsafe { *out = Box::into_raw(Box::new(template)) };
+        let template = Template::compile(source.to_vec())?;
+        unsafe { *out = Arc::into_raw(Arc::new(template)) };
         Ok(String::new())
     })
 }
@@ -114,16 +98,22 @@ pub unsafe extern "C" fn ig_guide_template_render(
     now_s: i64,
     text: *mut Text,
 ) -> i32 {
-    let (template, context) = unsafe { (&*t, bytes(context, n)) };
-    answer(unsafe { &mut *text }, || on_deep_stack(|| template.render(context, now_s)))
+    let context = unsafe { bytes(context, n) };
+    answer(unsafe { &mut *text }, || {
+        let template = unsafe {
+            Arc::increment_strong_count(t);
+            Arc::from_raw(t)
+        };
+        template.render(context, now_s)
+    })
 }
 
 /// # Safety
 /// `t` is NULL or comes from ig_guide_template_make and is not used again.
 #[no_mangle]
-pub unsafe extern "C" fn ig_guide_template_free(t: *mut Template) {
+pub unsafe extern "C" fn ig_guide_template_free(t: *const Template) {
     if !t.is_null() {
-        let template = unsafe { Box::from_raw(t) };
+        let template = unsafe { Arc::from_raw(t) };
         let _ = catch_unwind(AssertUnwindSafe(|| drop(template)));
     }
 }

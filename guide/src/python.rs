@@ -14,22 +14,40 @@ const DEPTH_MAX: usize = 256;
 /// What chat.c puts in place of control tokens: escaped, they would not be found again.
 const PLACEHOLDERS: std::ops::RangeInclusive<char> = '\u{100000}'..='\u{10fffd}';
 
+/// What visiting one value costs, in bytes of text.
+const VISIT_BYTES: usize = 16;
+
 pub struct Writer {
     pub text: String,
+    /// Bytes written and values visited.
+    pub spent: usize,
     bytes_max: usize,
 }
 
 impl Writer {
     pub fn new(bytes_max: usize) -> Writer {
-        Writer { text: String::new(), bytes_max }
+        Writer { text: String::new(), spent: 0, bytes_max }
+    }
+
+    fn spend(&mut self, n: usize) -> Result<(), Error> {
+        self.spent += n;
+        if self.spent > self.bytes_max {
+            return Err(Error::new(ErrorKind::WriteFailure, format!("a value of over {} bytes", self.bytes_max)));
+        }
+        Ok(())
     }
 
     fn put(&mut self, s: &str) -> Result<(), Error> {
-        if s.len() > self.bytes_max - self.text.len() {
-            return Err(Error::new(ErrorKind::WriteFailure, format!("text over {} bytes", self.bytes_max)));
-        }
+        self.spend(s.len())?;
         self.text.push_str(s);
         Ok(())
+    }
+
+    fn visit(&mut self, depth: usize) -> Result<(), Error> {
+        if depth > DEPTH_MAX {
+            return Err(Error::new(ErrorKind::WriteFailure, format!("a value of over {DEPTH_MAX} levels")));
+        }
+        self.spend(VISIT_BYTES)
     }
 
     /// str(v) of Python.
@@ -41,7 +59,7 @@ impl Writer {
     }
 
     fn repr(&mut self, v: &Value, depth: usize) -> Result<(), Error> {
-        check_depth(depth)?;
+        self.visit(depth)?;
         match v.kind() {
             ValueKind::Number if !v.is_integer() => self.put(&float(f64::try_from(v.clone())?)),
             ValueKind::String => self.put(&quoted(v.as_str().unwrap_or(""))),
@@ -73,7 +91,7 @@ impl Writer {
 
     /// json.dumps(v) of Python.
     pub fn json(&mut self, v: &Value, style: &JsonStyle, depth: usize) -> Result<(), Error> {
-        check_depth(depth)?;
+        self.visit(depth)?;
         match v.kind() {
             ValueKind::None => self.put("null"),
             ValueKind::Bool => self.put(if v.is_true() { "true" } else { "false" }),
@@ -136,13 +154,6 @@ pub struct JsonStyle {
     pub indent: Option<String>,
     pub item_separator: String,
     pub key_separator: String,
-}
-
-fn check_depth(depth: usize) -> Result<(), Error> {
-    if depth > DEPTH_MAX {
-        return Err(Error::new(ErrorKind::WriteFailure, format!("value nested over {DEPTH_MAX} levels")));
-    }
-    Ok(())
 }
 
 /// repr(float): the shortest digits that read back, with an exponent below 1e-4 and from 1e16 on.

@@ -5,20 +5,24 @@
 //! cannot hold more than about 64 MB of text.
 
 use std::collections::BTreeMap;
-use std::ffi::{c_char, c_int, c_long, CString};
+use std::ffi::{c_char, CString};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::Arc;
 use std::{fmt, io};
 
 use minijinja::value::{Kwargs, Rest, Value, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior};
 
 use crate::python::{self, JsonStyle, Writer};
-use crate::source;
+use crate::{guard, source};
 
 const NAME: &str = "chat_template";
 const OUTPUT_BYTES_MAX: usize = 16 << 20;
 const FUEL: u64 = 1_000_000;
 /// What one unit of fuel pays for in tojson and string, which walk values.
 const WALKED_BYTES_PER_FUEL: usize = 16;
+/// Each time costs the memory that it held when it was stopped.
+const RAN_AWAY_MAX: u32 = 2;
 const STRFTIME_BYTES_MAX: usize = 1024;
 
 /// Codes of src/text/guide.h.
@@ -79,10 +83,25 @@ impl std::error::Error for Raised {}
 
 pub struct Template {
     env: Environment<'static>,
+    ran_away: AtomicU32,
+}
+
+impl From<guard::Failure> for Failure {
+    fn from(f: guard::Failure) -> Failure {
+        match f {
+            guard::Failure::Panic => Failure::failed("the template engine panicked"),
+            guard::Failure::NoThread(e) => Failure::limit(format!("no thread for the template: {e}")),
+            guard::Failure::RanAway => Failure::limit("it takes too much time or memory"),
+        }
+    }
 }
 
 impl Template {
-    pub fn compile(source: &[u8]) -> Result<Template, Failure> {
+    pub fn compile(source: Vec<u8>) -> Result<Template, Failure> {
+        guard::run(move || Template::compile_here(&source))?
+    }
+
+    fn compile_here(source: &[u8]) -> Result<Template, Failure> {
         let source = source::prepare(source)?;
         let mut env = Environment::new();
         let syntax = minijinja::syntax::SyntaxConfig::builder()
@@ -126,13 +145,26 @@ impl Template {
         env.remove_global("debug");
         env.remove_filter("pprint");
         env.add_template_owned(NAME, source).map_err(|e| Failure::of(&e))?;
-        Ok(Template { env })
+        Ok(Template { env, ran_away: AtomicU32::new(0) })
     }
 
     /// `context` is a JSON object: the variables of the template.
-    pub fn render(&self, context: &[u8], now_s: i64) -> Result<String, Failure> {
-        let mut variables: BTreeMap<String, Value> =
+    pub fn render(self: Arc<Self>, context: &[u8], now_s: i64) -> Result<String, Failure> {
+        if self.ran_away.load(Relaxed) >= RAN_AWAY_MAX {
+            return Err(Failure::limit("it took too much time or memory before and is not run again"));
+        }
+        // Here and not on the guarded thread: the size of a request is not the template's fault.
+        let variables: BTreeMap<String, Value> =
             serde_json::from_slice(context).map_err(|e| Failure::failed(format!("template variables: {e}")))?;
+        let template = self.clone();
+        guard::run(move || template.render_here(variables, now_s)).map_err(|e| {
+            let ran_away = matches!(e, guard::Failure::RanAway);
+            self.ran_away.fetch_add(ran_away.into(), Relaxed);
+            e
+        })?
+    }
+
+    fn render_here(&self, mut variables: BTreeMap<String, Value>, now_s: i64) -> Result<String, Failure> {
         let clock = move |format: String| strftime(now_s, &format);
         variables.insert("strftime_now".into(), Value::from_function(clock));
         let template = self.env.get_template(NAME).map_err(|e| Failure::of(&e))?;
@@ -165,7 +197,7 @@ fn walk_budget(state: &State) -> usize {
 }
 
 fn walked(state: &State, w: Writer) -> Result<String, Error> {
-    state.consume_fuel((w.text.len() / WALKED_BYTES_PER_FUEL) as u64)?;
+    state.consume_fuel((w.spent / WALKED_BYTES_PER_FUEL) as u64)?;
     Ok(w.text)
 }
 
@@ -223,30 +255,6 @@ fn tojson(state: &State, v: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result
     walked(state, w).map(Value::from)
 }
 
-#[repr(C)]
-#[derive(Default)]
-struct Tm {
-    sec: c_int,
-    min: c_int,
-    hour: c_int,
-    mday: c_int,
-    mon: c_int,
-    year: c_int,
-    wday: c_int,
-    yday: c_int,
-    isdst: c_int,
-    gmtoff: c_long,
-    zone: usize,
-}
-
-mod libc {
-    use super::*;
-    extern "C" {
-        pub fn strftime(s: *mut c_char, max: usize, format: *const c_char, tm: *const Tm) -> usize;
-        pub fn localtime_r(time: *const i64, tm: *mut Tm) -> *mut Tm;
-    }
-}
-
 /// datetime.now().strftime(format): local time, without a zone, on whole seconds.
 fn strftime(now_s: i64, format: &str) -> Result<String, Error> {
     let invalid = |what: &str| Error::new(ErrorKind::InvalidOperation, what.to_string());
@@ -265,7 +273,7 @@ fn strftime(now_s: i64, format: &str) -> Result<String, Error> {
         return Ok(plain);
     }
     let format = CString::new(plain).map_err(|_| invalid("strftime_now: NUL in the format"))?;
-    let mut tm = Tm::default();
+    let mut tm: libc::tm = unsafe { std::mem::zeroed() };
     let mut text = vec![0u8; STRFTIME_BYTES_MAX];
     let n = unsafe {
         if libc::localtime_r(&now_s, &mut tm).is_null() {

@@ -39,9 +39,9 @@ struct edge {
     uint32_t child;
 };
 
-/* Ids by name, open addressing. The names are kept by the caller. */
+/* Ids by name, open addressing. The names are kept by the caller; the tag spares most looks at them. */
 struct names {
-    uint32_t *slot;
+    struct name_slot { uint32_t tag, id; } *slot;
     uint32_t mask;
 };
 
@@ -111,15 +111,26 @@ static bool names_make(struct names *t, uint64_t n) {
     return true;
 }
 
-/* The place of `name`: its slot, or the empty one where it would go. */
-static uint32_t names_place(const struct names *t, const ig_slice *names, ig_slice name, uint64_t seed) {
-    uint32_t at = (uint32_t)ig_hash64(name.p, name.n, seed) & t->mask;
-    while (t->slot[at] != IG_TOKEN_NONE && !ig_slice_eq(names[t->slot[at]], name)) at = (at + 1) & t->mask;
-    return at;
+static struct name_slot *names_place(const struct names *t, const ig_slice *names, ig_slice name, uint32_t tag,
+                                     uint32_t at) {
+    for (at &= t->mask;; at = (at + 1) & t->mask) {
+        struct name_slot *slot = &t->slot[at];
+        if (slot->id == IG_TOKEN_NONE || (slot->tag == tag && ig_slice_eq(names[slot->id], name))) return slot;
+    }
 }
 
 static uint32_t names_find(const struct names *t, const ig_slice *names, ig_slice name, uint64_t seed) {
-    return t->slot[names_place(t, names, name, seed)];
+    uint64_t hash = ig_hash64(name.p, name.n, seed);
+    return names_place(t, names, name, (uint32_t)(hash >> 32), (uint32_t)hash)->id;
+}
+
+/* Enters names[id]. The id that has this name already, else IG_TOKEN_NONE. */
+static uint32_t names_add(struct names *t, const ig_slice *names, uint32_t id, uint64_t seed) {
+    uint64_t hash = ig_hash64(names[id].p, names[id].n, seed);
+    struct name_slot *slot = names_place(t, names, names[id], (uint32_t)(hash >> 32), (uint32_t)hash);
+    uint32_t before = slot->id;
+    if (before == IG_TOKEN_NONE) *slot = (struct name_slot){(uint32_t)(hash >> 32), id};
+    return before;
 }
 
 static bool is_special_type(uint8_t type) {
@@ -213,11 +224,10 @@ static ig_status take_tokens(ig_tokenizer *t, struct names *raw, const ig_tokeni
     char *to = t->text;
     for (uint32_t id = 0; id < t->n; id++) {
         ig_slice name = parts->tokens[id];
-        uint32_t at = names_place(raw, parts->tokens, name, t->seed);
-        if (raw->slot[at] != IG_TOKEN_NONE)
-            return ig_fail(err, IG_EFORMAT, "tokenizer.ggml.tokens: %u and %u are both \"%.*s\"", raw->slot[at], id,
+        uint32_t before = names_add(raw, parts->tokens, id, t->seed);
+        if (before != IG_TOKEN_NONE)
+            return ig_fail(err, IG_EFORMAT, "tokenizer.ggml.tokens: %u and %u are both \"%.*s\"", before, id,
                            (int)(name.n < 64 ? name.n : 64), name.p);
-        raw->slot[at] = id;
         uint8_t type = parts->types ? (uint8_t)parts->types[id] : IG_TYPE_NORMAL;
         bool as_written = is_special_type(type) || type == IG_TYPE_USER;
         size_t n = name.n;
@@ -239,6 +249,7 @@ static ig_status take_merges(ig_tokenizer *t, const struct names *raw, const ig_
     for (uint32_t i = 0; i < size; i++) t->merge[i].key = NO_KEY;
     t->merge_mask = size - 1;
 
+    uint32_t id = IG_TOKEN_NONE;
     for (uint64_t rank = 0; rank < parts->n_merges; rank++) {
         char joined[2 * TOKEN_BYTES_MAX];
         ig_slice m = parts->merges[rank];
@@ -250,7 +261,9 @@ static ig_status take_merges(ig_tokenizer *t, const struct names *raw, const ig_
         memcpy(joined + left.n, right.p, right.n);
         uint32_t a = names_find(raw, parts->tokens, left, t->seed);
         uint32_t b = names_find(raw, parts->tokens, right, t->seed);
-        uint32_t id = names_find(raw, parts->tokens, (ig_slice){joined, m.n - 1}, t->seed);
+        ig_slice both = {joined, m.n - 1};
+        id++; /* vocabularies are mostly in the order of their merges: look there first */
+        if (id >= t->n || !ig_slice_eq(parts->tokens[id], both)) id = names_find(raw, parts->tokens, both, t->seed);
         if (a == IG_TOKEN_NONE || b == IG_TOKEN_NONE || id == IG_TOKEN_NONE)
             return ig_fail(err, IG_EFORMAT, "tokenizer.ggml.merges[%" PRIu64 "] \"%.*s\": %s is not a token", rank,
                            (int)(m.n < 64 ? m.n : 64), m.p,
@@ -348,9 +361,7 @@ static ig_status take_words(ig_tokenizer *t, ig_err *err) {
     if (!ig_pretok_ignores_merges(t->pretok)) return IG_OK;
     if (!names_make(&t->words, t->n)) return ig_fail(err, IG_ELIMIT, "tokenizer: no memory for its words");
     for (uint32_t id = 0; id < t->n; id++) {
-        if (t->type[id] != IG_TYPE_NORMAL) continue;
-        uint32_t at = names_place(&t->words, t->bytes, t->bytes[id], t->seed);
-        if (t->words.slot[at] == IG_TOKEN_NONE) t->words.slot[at] = id;
+        if (t->type[id] == IG_TYPE_NORMAL) (void)names_add(&t->words, t->bytes, id, t->seed);
     }
     return IG_OK;
 }
