@@ -282,23 +282,24 @@ TEST(claimed_counts_are_compared_with_the_bytes_left) {
 /* ---- one broken rule each ------------------------------------------------------------------------------- */
 
 TEST(foreign_files_are_named) {
-    static const char *const cases[][2] = {
+    static const struct {
+        char bytes[48]; /* the first 24 are the file */
+        const char *says;
+    } cases[] = {
         {"version https://git-lfs.github.com/spec/v1", "Git LFS pointer"},
         {"<!DOCTYPE html><html></html>", "web page"},
-        {"PK\3\4xxxxxxxxxxxxxxxxxxx", "PyTorch"},
-        {"tjggxxxxxxxxxxxxxxxxxxxxx", "GGJT"},
-        {"\x7f"
-         "ELFxxxxxxxxxxxxxxxxxx",
-         "not a GGUF file (starts with 7f 45 4c 46)"},
-        {"GGUF\0\0\0\3xxxxxxxxxxxxxxxx", "big-endian"},
-        {"FUGG\0\0\0\3xxxxxxxxxxxxxxxx", "big-endian"},
-        {"GGUF\4\0\0\0xxxxxxxxxxxxxxxx", "version 4"},
-        {"GGUF\1\0\0\0xxxxxxxxxxxxxxxx", "version 1"},
+        {"PK\3\4", "PyTorch"},
+        {"tjgg", "GGJT"},
+        {{0x7f, 'E', 'L', 'F'}, "not a GGUF file (starts with 7f 45 4c 46)"},
+        {"GGUF\0\0\0\3", "big-endian"},
+        {"FUGG\0\0\0\3", "big-endian"},
+        {"GGUF\4", "version 4"},
+        {"GGUF\1", "version 1"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ig_buf b = small();
-        put(&b, cases[i][0], 24);
-        refuses(&b, cases[i][1]);
+        put(&b, cases[i].bytes, 24);
+        refuses(&b, cases[i].says);
     }
 }
 
