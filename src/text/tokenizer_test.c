@@ -1,0 +1,349 @@
+/* Tests of the tokenizer on small vocabularies made here, and on the starter model where it is there. That the
+ * ids equal the reference's on megabytes of text is shown by tests/text. */
+#include "text/inside.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/test.h"
+
+/* The 256 letters of the byte alphabet, some merges' results, three special tokens. */
+struct small {
+    char letter[256][3];
+    ig_slice token[300];
+    int32_t type[300];
+    ig_slice merge[32];
+    ig_tokenizer_parts parts;
+};
+
+static void letter_of_byte(char out[3], int byte) {
+    bool plain = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
+    int c = plain ? byte : byte < 33 ? 256 + byte : byte < 161 ? 256 + byte - 94 : 256 + 67;
+    if (c < 0x80) {
+        out[0] = (char)c;
+        out[1] = '\0';
+    } else {
+        out[0] = (char)(0xC0 | c >> 6);
+        out[1] = (char)(0x80 | (c & 63));
+        out[2] = '\0';
+    }
+}
+
+static void add_token(struct small *s, const char *name, int type) {
+    s->token[s->parts.n_tokens] = ig_slice_of(name);
+    s->type[s->parts.n_tokens++] = type;
+    s->parts.n_types++;
+}
+
+static void add_merge(struct small *s, const char *pair) {
+    s->merge[s->parts.n_merges++] = ig_slice_of(pair);
+}
+
+enum { END = 256, START, SPACES, AB, ABC, BC, HELLO };
+
+static void small_fill(struct small *s) {
+    *s = (struct small){0};
+    s->parts = (ig_tokenizer_parts){.model = ig_slice_of("gpt2"), .pre = ig_slice_of("smollm")};
+    s->parts.tokens = s->token;
+    s->parts.types = s->type;
+    s->parts.merges = s->merge;
+    for (int i = 0; i < IG_ROLE_COUNT; i++) s->parts.role[i] = IG_TOKEN_NONE;
+    for (int b = 0; b < 256; b++) {
+        letter_of_byte(s->letter[b], b);
+        add_token(s, s->letter[b], IG_TYPE_NORMAL);
+    }
+    add_token(s, "<|end|>", IG_TYPE_CONTROL);
+    add_token(s, "<|start|>", IG_TYPE_CONTROL);
+    add_token(s, "  ", IG_TYPE_USER);
+    add_token(s, "ab", IG_TYPE_NORMAL);
+    add_token(s, "abc", IG_TYPE_NORMAL);
+    add_token(s, "bc", IG_TYPE_NORMAL);
+    add_token(s, "<|hello", IG_TYPE_USER);
+    add_merge(s, "b c");
+    add_merge(s, "a b");
+    add_merge(s, "ab c");
+    add_merge(s, "a bc");
+    s->parts.role[IG_ROLE_BOS] = START;
+    s->parts.role[IG_ROLE_EOS] = END;
+}
+
+static ig_tokenizer *small_make(struct small *s) {
+    ig_tokenizer *t = NULL;
+    ig_err err = {0};
+    CHECK_MSG(ig_tokenizer_make(&t, &s->parts, &err) == IG_OK, "%s", err.msg);
+    return t;
+}
+
+static bool gives(const ig_tokenizer *t, const char *text, ig_encode_options opt, const uint32_t *want, size_t n) {
+    ig_tokens got = {0};
+    bool same = ig_tokenizer_encode(t, NULL, ig_slice_of(text), opt, &got, NULL) == IG_OK && got.n == n &&
+                (n == 0 || memcmp(got.v, want, n * sizeof *want) == 0);
+    for (size_t i = 0; !same && i < got.n; i++) fprintf(stderr, "%s%u", i ? " " : "got ", got.v[i]);
+    if (!same) fprintf(stderr, " for \"%s\"\n", text);
+    ig_tokens_free(&got);
+    return same;
+}
+#define GIVES(t, text, opt, ...)                                                                          \
+    CHECK(gives(t, text, opt, (const uint32_t[]){__VA_ARGS__}, sizeof((const uint32_t[]){__VA_ARGS__}) / 4))
+
+static const ig_encode_options plain_text = {0}, with_special = {.parse_special = true};
+
+TEST(merges_go_by_rank_and_then_from_the_left) {
+    struct small s;
+    small_fill(&s);
+    ig_tokenizer *t = small_make(&s);
+    GIVES(t, "abc", plain_text, ABC); /* b c first, then a bc */
+    GIVES(t, "abab", plain_text, AB, AB);
+    GIVES(t, "ab abc", plain_text, AB, ' ', ABC);
+    GIVES(t, "\xC3\xA9", plain_text, 0xC3, 0xA9);
+    CHECK(gives(t, "", plain_text, NULL, 0));
+    ig_tokenizer_free(t);
+}
+
+TEST(long_words_give_what_short_ones_give) {
+    struct small s;
+    small_fill(&s);
+    ig_tokenizer *t = small_make(&s);
+    ig_tokenizer_scratch *scratch = ig_tokenizer_scratch_make();
+    char text[3 * 400];
+    uint64_t seed = 7;
+    for (size_t n = 1; n < sizeof text; n += 37) {
+        ig_tokens whole = {0}, pieces = {0};
+        for (size_t i = 0; i < n; i++) text[i] = "abc"[ig_rng_word(seed, (uint32_t)i, (uint32_t)n, 0) % 3];
+        CHECK(ig_tokenizer_encode(t, scratch, (ig_slice){text, n}, plain_text, &whole, NULL) == IG_OK);
+        /* No merge crosses "ca", "cb", "cc", "bb", "ba", "aa": there a word may be cut. */
+        for (size_t from = 0, at = 1; at <= n; at++) {
+            bool joins = at < n && ((text[at - 1] == 'a' && text[at] == 'b') || (text[at - 1] == 'b' && text[at] == 'c'));
+            if (joins) continue;
+            CHECK(ig_tokenizer_encode(t, scratch, (ig_slice){text + from, at - from}, plain_text, &pieces, NULL) == IG_OK);
+            from = at;
+        }
+        CHECK(whole.n == pieces.n && memcmp(whole.v, pieces.v, whole.n * sizeof *whole.v) == 0);
+        ig_tokens_free(&whole);
+        ig_tokens_free(&pieces);
+    }
+    ig_tokenizer_scratch_free(scratch);
+    ig_tokenizer_free(t);
+}
+
+TEST(control_tokens_match_only_when_asked_and_user_defined_ones_always) {
+    struct small s;
+    small_fill(&s);
+    ig_tokenizer *t = small_make(&s);
+    GIVES(t, "a<|end|>", with_special, 'a', END);
+    GIVES(t, "<|e", plain_text, '<', '|', 'e');
+    GIVES(t, "<|end|>", plain_text, '<', '|', 'e', 'n', 'd', '|', '>');
+    GIVES(t, "a  b", plain_text, 'a', SPACES, 'b');
+    GIVES(t, "<|hello<|end|>", plain_text, HELLO, '<', '|', 'e', 'n', 'd', '|', '>');
+    GIVES(t, "<|hello<|end|>", with_special, HELLO, END);
+    ig_tokenizer_free(t);
+}
+
+TEST(a_control_token_that_touches_a_plain_range_is_text) {
+    struct small s;
+    small_fill(&s);
+    ig_tokenizer *t = small_make(&s);
+    const char *text = "<|end|><|end|><|end|>";
+    for (size_t from = 7; from <= 14; from++)
+        for (size_t to = from + 1; to <= 14; to++) {
+            ig_text_range range = {from, to};
+            ig_encode_options opt = {.parse_special = true, .plain = &range, .n_plain = 1};
+            bool touched = from < 14 && to > 7;
+            if (touched) GIVES(t, text, opt, END, '<', '|', 'e', 'n', 'd', '|', '>', END);
+        }
+    ig_text_range all[] = {{0, 7}, {7, 14}, {14, 21}}, none = {0, 0};
+    ig_encode_options opt = {.parse_special = true, .plain = all, .n_plain = 3};
+    GIVES(t, "<|end|><|end|>", opt, '<', '|', 'e', 'n', 'd', '|', '>', '<', '|', 'e', 'n', 'd', '|', '>');
+    opt.plain = &none;
+    opt.n_plain = 1;
+    GIVES(t, "<|end|>", opt, END);
+    ig_tokenizer_free(t);
+}
+
+TEST(bos_comes_once) {
+    struct small s;
+    small_fill(&s);
+    s.parts.add_bos = true;
+    ig_tokenizer *t = small_make(&s);
+    ig_encode_options opt = {.add_bos = true, .parse_special = true};
+    GIVES(t, "a", opt, START, 'a');
+    GIVES(t, "<|start|>a", opt, START, 'a');
+    GIVES(t, "<|start|><|start|>a", opt, START, START, 'a'); /* what the text has beyond the first stays */
+    GIVES(t, "", opt, START);
+    opt.parse_special = false;
+    GIVES(t, "a", opt, START, 'a');
+    opt.add_bos = false;
+    GIVES(t, "a", opt, 'a');
+    ig_tokenizer_free(t);
+}
+
+TEST(bytes_without_a_token_are_dropped_and_what_is_left_can_merge) {
+    struct small s;
+    small_fill(&s);
+    s.token['x'] = ig_slice_of("(x)"); /* the byte 'x' has no token now */
+    ig_tokenizer *t = small_make(&s);
+    GIVES(t, "axb", plain_text, AB);
+    CHECK(gives(t, "xx", plain_text, NULL, 0));
+    ig_tokenizer_free(t);
+}
+
+TEST(a_full_output_refuses_and_keeps_what_it_had) {
+    struct small s;
+    small_fill(&s);
+    ig_tokenizer *t = small_make(&s);
+    ig_err err;
+    for (size_t n_max = 1; n_max < 8; n_max++) {
+        ig_tokens out = {.n_max = n_max};
+        CHECK(ig_tokens_add(&out, 42));
+        CHECK(ig_tokenizer_encode(t, NULL, ig_slice_of("a b c d<|end|>e"), with_special, &out, &err) == IG_ELIMIT);
+        CHECK(out.n == 1 && out.v[0] == 42);
+        ig_tokens_free(&out);
+    }
+    ig_tokenizer_free(t);
+}
+
+TEST(text_that_is_not_utf8_is_refused_with_its_place) {
+    struct small s;
+    small_fill(&s);
+    ig_tokenizer *t = small_make(&s);
+    ig_tokens out = {0};
+    ig_err err;
+    CHECK(ig_tokenizer_encode(t, NULL, ig_slice_of("ab\xC3"), plain_text, &out, &err) == IG_EINVAL);
+    CHECK(strstr(err.msg, "byte 2") != NULL && out.n == 0);
+    ig_tokens_free(&out);
+    ig_tokenizer_free(t);
+}
+
+/* Makes one change to a good vocabulary; it must be refused with a word that names it. */
+static void refused(struct small *s, const char *word) {
+    ig_tokenizer *t = NULL;
+    ig_err err = {0};
+    ig_status st = ig_tokenizer_make(&t, &s->parts, &err);
+    CHECK_MSG(st == IG_EFORMAT && t == NULL && strstr(err.msg, word), "wanted \"%s\", got %d \"%s\"", word, st, err.msg);
+    ig_tokenizer_free(t);
+}
+
+TEST(hostile_vocabularies_are_refused_by_name) {
+    struct small s;
+    char *large = calloc(1, 1 << 20);
+    memset(large, 'y', (1 << 20) - 1);
+
+    small_fill(&s), s.parts.model = ig_slice_of("llama"), refused(&s, "\"llama\"");
+    small_fill(&s), s.parts.pre = ig_slice_of("default"), refused(&s, "\"default\"");
+    small_fill(&s), s.parts.pre = ig_slice_of(""), refused(&s, "tokenizer.ggml.pre");
+    small_fill(&s), s.parts.n_tokens = 0, refused(&s, "must be 1 to");
+    small_fill(&s), s.parts.n_tokens = UINT64_MAX, refused(&s, "18446744073709551615");
+    small_fill(&s), s.parts.n_types = 3, refused(&s, "token_type: 3 for");
+    small_fill(&s), s.parts.n_merges = UINT64_MAX, refused(&s, "merges: 18446744073709551615");
+    small_fill(&s), s.token[300 - 1 - 40] = (ig_slice){"", 0}, refused(&s, "is empty");
+    small_fill(&s), s.token[5] = ig_slice_of(large), refused(&s, "tokens[5]: 1048575 bytes");
+    small_fill(&s), s.token[5] = ig_slice_of("\xFF"), refused(&s, "tokens[5] is not valid UTF-8");
+    small_fill(&s), s.token['a'] = ig_slice_of("ab"), refused(&s, "are both \"ab\"");
+    small_fill(&s), s.type[9] = 0, refused(&s, "token_type[9] is 0");
+    small_fill(&s), s.type[9] = 7, refused(&s, "token_type[9] is 7");
+    small_fill(&s), s.type[9] = INT32_MIN, refused(&s, "token_type[9]");
+    small_fill(&s), s.merge[1] = ig_slice_of("ab"), refused(&s, "merges[1] is not");
+    small_fill(&s), s.merge[1] = ig_slice_of(""), refused(&s, "merges[1] is not");
+    small_fill(&s), s.merge[1] = ig_slice_of(" "), refused(&s, "merges[1] is not");
+    small_fill(&s), s.merge[1] = ig_slice_of(large), refused(&s, "merges[1] is not");
+    small_fill(&s), s.merge[1] = ig_slice_of("nope b"), refused(&s, "left is not a token");
+    small_fill(&s), s.merge[1] = ig_slice_of("a nope"), refused(&s, "right is not a token");
+    small_fill(&s), s.merge[1] = ig_slice_of("b a"), refused(&s, "joined text is not a token");
+    small_fill(&s), s.merge[1] = ig_slice_of("a "), refused(&s, "right is not a token");
+    small_fill(&s), s.parts.role[IG_ROLE_EOS] = s.parts.n_tokens, refused(&s, "eos_token_id is 263");
+    small_fill(&s), s.parts.role[IG_ROLE_PAD] = UINT64_MAX, refused(&s, "padding_token_id");
+    large[300] = '\0';
+    small_fill(&s), s.token[END] = ig_slice_of(large), refused(&s, "special, 300 bytes");
+    free(large);
+}
+
+TEST(the_end_of_generation_is_what_the_file_names_and_known_markers) {
+    struct small s;
+    small_fill(&s);
+    s.parts.role[IG_ROLE_EOS] = 'q';
+    s.parts.role[IG_ROLE_EOT] = 'q';
+    ig_tokenizer *t = small_make(&s);
+    int n = 0;
+    const uint32_t *eos = ig_tokenizer_eos(t, &n);
+    CHECK(n == 2 && eos[0] == 'q' && eos[1] == END); /* <|end|> is one of the known */
+    CHECK(ig_tokenizer_bos(t) == START && !ig_tokenizer_adds_bos(t));
+    CHECK(ig_tokenizer_find_special(t, ig_slice_of("<|end|>")) == END);
+    CHECK(ig_tokenizer_find_special(t, ig_slice_of("<|end|>x")) == IG_TOKEN_NONE);
+    CHECK(ig_tokenizer_find_special(t, ig_slice_of("<|end|")) == IG_TOKEN_NONE);
+    CHECK(ig_tokenizer_find_special(t, ig_slice_of("")) == IG_TOKEN_NONE);
+    CHECK(ig_tokenizer_is_special(t, END) && !ig_tokenizer_is_special(t, SPACES) && !ig_tokenizer_is_special(t, 'a'));
+    CHECK(!ig_tokenizer_is_special(t, UINT32_MAX) && ig_tokenizer_bytes(t, UINT32_MAX).n == 0);
+    ig_tokenizer_free(t);
+}
+
+TEST(one_scratch_serves_tokenizers_in_turn) {
+    struct small s, other;
+    small_fill(&s);
+    small_fill(&other);
+    other.parts.n_merges = 0;
+    ig_tokenizer *a = small_make(&s), *b = small_make(&other);
+    ig_tokenizer_scratch *scratch = ig_tokenizer_scratch_make();
+    for (int i = 0; i < 3; i++) {
+        ig_tokens of_a = {0}, of_b = {0};
+        CHECK(ig_tokenizer_encode(a, scratch, ig_slice_of("abc"), plain_text, &of_a, NULL) == IG_OK && of_a.n == 1);
+        CHECK(ig_tokenizer_encode(b, scratch, ig_slice_of("abc"), plain_text, &of_b, NULL) == IG_OK && of_b.n == 3);
+        ig_tokens_free(&of_a);
+        ig_tokens_free(&of_b);
+    }
+    ig_tokenizer_scratch_free(scratch);
+    ig_tokenizer_free(a);
+    ig_tokenizer_free(b);
+}
+
+TEST(a_word_of_a_megabyte_is_merged_in_one_go) {
+    struct small s;
+    small_fill(&s);
+    ig_tokenizer *t = small_make(&s);
+    size_t n = 1 << 20;
+    char *text = malloc(n);
+    for (size_t i = 0; i < n; i++) text[i] = "ab"[i & 1];
+    ig_tokens out = {0};
+    CHECK(ig_tokenizer_encode(t, NULL, (ig_slice){text, n}, plain_text, &out, NULL) == IG_OK && out.n == n / 2);
+    const char runs[] = {' ', '\n', '1', '!', 'a', 0};
+    for (size_t i = 0; i < sizeof runs; i++) {
+        out.n = 0;
+        memset(text, runs[i], n);
+        CHECK(ig_tokenizer_encode(t, NULL, (ig_slice){text, n}, plain_text, &out, NULL) == IG_OK);
+        CHECK(out.n == (runs[i] == ' ' ? n / 2 : n)); /* two blanks are a user-defined token */
+    }
+    free(text);
+    ig_tokens_free(&out);
+    ig_tokenizer_free(t);
+}
+
+/* ---- the starter model ------------------------------------------------------------------------------ */
+
+static const char *model_path(char out[4096]) {
+    const char *path = getenv("INGLE_TEST_MODEL"), *cache = getenv("INGLE_CACHE"), *xdg = getenv("XDG_CACHE_HOME");
+    const char *home = getenv("HOME"), *name = "models/SmolLM2-135M-Instruct.Q4_1.gguf";
+    if (path) snprintf(out, 4096, "%s", path);
+    else if (cache) snprintf(out, 4096, "%s/%s", cache, name);
+    else if (xdg) snprintf(out, 4096, "%s/ingle/%s", xdg, name);
+    else snprintf(out, 4096, "%s/.cache/ingle/%s", home ? home : "", name);
+    return out;
+}
+
+TEST(the_starter_models_tokenizer_outlives_its_file) {
+    char path[4096];
+    ig_gguf *g = NULL;
+    ig_tokenizer *t = NULL;
+    ig_err err;
+    ig_status st = ig_gguf_open(&g, model_path(path), &err);
+    if (st == IG_ENOTFOUND) SKIP("no model at %s", path);
+    if (!CHECK_MSG(st == IG_OK, "%s", err.msg)) return;
+    if (!CHECK_MSG((st = ig_tokenizer_from_gguf(&t, g, &err)) == IG_OK, "%s", err.msg)) return;
+    ig_gguf_close(g);
+    CHECK(ig_tokenizer_n_vocab(t) == 49152);
+    GIVES(t, "Hello, world! It's 1984.", plain_text, 19556, 28, 905, 17, 657, 506, 216, 33, 41, 40, 36, 30);
+    GIVES(t, "<|im_start|>user\nHi<|im_end|>", with_special, 1, 4093, 198, 26843, 2);
+    int n = 0;
+    const uint32_t *eos = ig_tokenizer_eos(t, &n);
+    CHECK(n == 2 && eos[0] == 2 && eos[1] == 0);
+    ig_tokenizer_free(t);
+}
