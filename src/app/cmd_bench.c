@@ -23,7 +23,7 @@ typedef struct bench {
 } bench;
 
 typedef struct figures {
-    double prefill_tps, decode_tps, batch_tps; /* medians */
+    double prefill_tps, decode_tps, batch_tps;          /* medians */
     double prefill_spread, decode_spread, batch_spread; /* (max - min) / median */
 } figures;
 
@@ -166,12 +166,15 @@ static void print_text(const bench *b, const ig_loaded *l, const figures *f) {
     printf("machine    %s, %d threads\n", ig_cpu_model(), l->n_threads);
     printf("load       %.0f ms, weights %s\n", (double)l->load_ns / 1e6,
            ig_size_text_of(ig_model_weights_bytes(b->model)).s);
-    printf("prefill    %8.1f tok/s  (%d tokens, +-%.0f %%)\n", f->prefill_tps, b->n_prompt, 50 * f->prefill_spread);
-    printf("decode     %8.1f tok/s  (%d tokens behind %d, +-%.0f %%)\n", f->decode_tps, b->n_tokens, b->n_prompt,
-           50 * f->decode_spread);
-    printf("           %8.1f GB/s   (%s a token)\n", bytes * f->decode_tps / 1e9, ig_size_text_of((uint64_t)bytes).s);
+    printf("prefill    %8.1f tok/s  (%d tokens, +-%.0f %%)\n", f->prefill_tps, b->n_prompt,
+           50 * f->prefill_spread);
+    printf("decode     %8.1f tok/s  (%d tokens behind %d, +-%.0f %%)\n", f->decode_tps, b->n_tokens,
+           b->n_prompt, 50 * f->decode_spread);
+    printf("           %8.1f GB/s   (%s a token)\n", bytes * f->decode_tps / 1e9,
+           ig_size_text_of((uint64_t)bytes).s);
     if (b->n_batch > 1)
-        printf("batch %-4d %8.1f tok/s  (together, +-%.0f %%)\n", b->n_batch, f->batch_tps, 50 * f->batch_spread);
+        printf("batch %-4d %8.1f tok/s  (together, +-%.0f %%)\n", b->n_batch, f->batch_tps,
+               50 * f->batch_spread);
     printf("memory     %s resident\n", ig_size_text_of(ig_memory_resident_bytes()).s);
 }
 
@@ -200,7 +203,8 @@ static int print_json(const bench *b, const ig_loaded *l, const figures *f) {
                 {"batch_spread", f->batch_spread},
                 {"token_bytes", token_bytes(b)},
                 {"decode_gbs", token_bytes(b) * f->decode_tps / 1e9}};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) yyjson_mut_obj_add_real(doc, root, rows[i].name, rows[i].v);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        yyjson_mut_obj_add_real(doc, root, rows[i].name, rows[i].v);
     yyjson_mut_obj_add_uint(doc, root, "weights_bytes", ig_model_weights_bytes(b->model));
     yyjson_mut_obj_add_uint(doc, root, "resident_bytes", ig_memory_resident_bytes());
     char *text = yyjson_mut_write(doc, YYJSON_WRITE_PRETTY, NULL);
@@ -217,14 +221,16 @@ static ig_status prepare(bench *b, const ig_loaded *l, ig_err *err) {
     b->n_ctx = b->n_prompt + 2 * b->n_tokens; /* the first sequence decodes twice */
     int n_train = ig_model_config_of(l->model)->n_ctx_train;
     if (b->n_ctx > n_train)
-        return ig_fail(err, IG_EINVAL, "--prompt-tokens %d and twice --tokens %d are more than the context of %d",
+        return ig_fail(err, IG_EINVAL,
+                       "--prompt-tokens %d and twice --tokens %d are more than the context of %d",
                        b->n_prompt, b->n_tokens, n_train);
     int n_blocks = (ig_kv_blocks_for(b->n_ctx) + 1) * b->n_batch;
     b->arena.cap_bytes = ig_model_plan(l->model, CHUNK_ROWS, b->n_batch, b->n_ctx);
     ig_status st = ig_kv_pool_make(&b->kv, ig_model_kv_shape(l->model), n_blocks, b->n_batch, b->n_ctx, err);
     if (!st) st = ig_pages_map(&step_memory, b->arena.cap_bytes, true, err);
     b->arena.base = step_memory;
-    b->logits = malloc((size_t)b->n_batch * (size_t)ig_model_config_of(l->model)->n_vocab * sizeof *b->logits);
+    b->logits =
+        malloc((size_t)b->n_batch * (size_t)ig_model_config_of(l->model)->n_vocab * sizeof *b->logits);
     if (!st && !b->logits) st = ig_fail(err, IG_ELIMIT, "bench: no memory for logits");
     return st;
 }

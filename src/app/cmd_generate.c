@@ -27,7 +27,8 @@ static ig_status read_stdin(ig_buf *out, ig_err *err) {
     for (;;) {
         ssize_t got = read(STDIN_FILENO, part, sizeof part);
         if (got < 0 && errno == EINTR && !ig_signal_seen) continue;
-        if (got < 0) return ig_fail(err, errno == EINTR ? IG_ECANCELED : IG_EIO, "stdin: %s", strerror(errno));
+        if (got < 0)
+            return ig_fail(err, errno == EINTR ? IG_ECANCELED : IG_EIO, "stdin: %s", strerror(errno));
         if (got == 0) return IG_OK;
         if (!ig_buf_add(out, part, (size_t)got))
             return ig_fail(err, IG_ELIMIT, "stdin: more than %zu bytes, the limit", out->n_max);
@@ -43,8 +44,10 @@ static bool take_text(void *ud, ig_slice text) {
 }
 
 static const char *finish_name(ig_finish f) {
-    static const char *const names[] = {[IG_FINISH_NONE] = "none", [IG_FINISH_STOP] = "stop",
-                                        [IG_FINISH_LENGTH] = "length", [IG_FINISH_CANCELED] = "canceled",
+    static const char *const names[] = {[IG_FINISH_NONE] = "none",
+                                        [IG_FINISH_STOP] = "stop",
+                                        [IG_FINISH_LENGTH] = "length",
+                                        [IG_FINISH_CANCELED] = "canceled",
                                         [IG_FINISH_FAILED] = "failed"};
     return names[f];
 }
@@ -60,8 +63,9 @@ static void print_stats(const generate *g, const ig_loaded *l, const ig_stream_r
             "answer    %d tokens, %.1f tok/s, first after %.0f ms (%s)\n"
             "load      %.0f ms\nmemory    %s\nseed      %" PRIu64 "\n",
             s->n_prompt, s->n_cached, per_second(s->n_prompt - s->n_cached, s->prefill_ns), s->n_tokens,
-            per_second(s->n_tokens - 1, s->decode_ns), (double)s->first_token_ns / 1e6, finish_name(r->finish),
-            (double)l->load_ns / 1e6, ig_size_text_of(ig_memory_resident_bytes()).s, g->sampling.seed);
+            per_second(s->n_tokens - 1, s->decode_ns), (double)s->first_token_ns / 1e6,
+            finish_name(r->finish), (double)l->load_ns / 1e6, ig_size_text_of(ig_memory_resident_bytes()).s,
+            g->sampling.seed);
 }
 
 static int print_json(const generate *g, const ig_loaded *l, const ig_stream_result *r) {
@@ -80,7 +84,8 @@ static int print_json(const generate *g, const ig_loaded *l, const ig_stream_res
     yyjson_mut_val *t = yyjson_mut_obj_add_obj(doc, root, "timings");
     yyjson_mut_obj_add_real(doc, t, "load_ms", (double)l->load_ns / 1e6);
     yyjson_mut_obj_add_real(doc, t, "first_token_ms", (double)s->first_token_ns / 1e6);
-    yyjson_mut_obj_add_real(doc, t, "prompt_per_second", per_second(s->n_prompt - s->n_cached, s->prefill_ns));
+    yyjson_mut_obj_add_real(doc, t, "prompt_per_second",
+                            per_second(s->n_prompt - s->n_cached, s->prefill_ns));
     yyjson_mut_obj_add_real(doc, t, "predicted_per_second", per_second(s->n_tokens - 1, s->decode_ns));
     char *text = yyjson_mut_write(doc, YYJSON_WRITE_PRETTY, NULL);
     yyjson_mut_doc_free(doc);
@@ -136,7 +141,9 @@ static int run(generate *g, const ig_loaded *l, ig_slice text) {
 }
 
 int ig_cmd_generate(int argc, char **argv) {
-    generate g = {.max_tokens = 256, .sampling = ig_sampling_defaults(), .answer = ig_buf_init(ANSWER_BYTES_MAX)};
+    generate g = {.max_tokens = 256,
+                  .sampling = ig_sampling_defaults(),
+                  .answer = ig_buf_init(ANSWER_BYTES_MAX)};
     ig_load_options load = ig_load_defaults();
     const ig_option options[] = {
         {"prompt", .letter = 'p', .kind = IG_OPT_TEXT, .to = &g.prompt, .value = "TEXT",
@@ -148,17 +155,20 @@ int ig_cmd_generate(int argc, char **argv) {
         {"max-tokens", .letter = 'n', .kind = IG_OPT_INT, .to = &g.max_tokens, .min = 1, .max = 1 << 24,
          .value = "N", .help = "longest answer"},
         IG_SAMPLING_OPTIONS(g.sampling, g.seeded),
-        {"stop", .kind = IG_OPT_LIST, .to = &g.stops, .value = "TEXT", .help = "end before this text; repeatable"},
+        {"stop", .kind = IG_OPT_LIST, .to = &g.stops, .value = "TEXT",
+         .help = "end before this text; repeatable"},
         {"json", .kind = IG_OPT_BOOL, .to = &g.json, .help = "one JSON object at the end instead of text"},
         {"stats", .kind = IG_OPT_BOOL, .to = &g.stats, .help = "speed, memory and seed on stderr afterwards"},
         IG_LOAD_OPTIONS(load),
     };
-    const ig_command c = {.verb = "generate",
-                          .words = "[MODEL] -p TEXT",
-                          .summary = "Answers one prompt. The same options and seed give the same text, here and from the server.",
-                          .options = options,
-                          .n_options = sizeof options / sizeof *options,
-                          .n_words_max = 1};
+    const ig_command c = {
+        .verb = "generate",
+        .words = "[MODEL] -p TEXT",
+        .summary =
+            "Answers one prompt. The same options and seed give the same text, here and from the server.",
+        .options = options,
+        .n_options = sizeof options / sizeof *options,
+        .n_words_max = 1};
     ig_words words;
     ig_loaded l;
     ig_buf input = ig_buf_init(PROMPT_BYTES_MAX);
@@ -169,7 +179,8 @@ int ig_cmd_generate(int argc, char **argv) {
     if (!ig_options_parse(&c, argc, argv, &words, &code)) return code;
     if (words.n) load.model = words.v[0];
     if (!g.prompt) return ig_app_say(IG_EXIT_USAGE, "no prompt; give -p TEXT, or -p - to read it from stdin");
-    if (g.raw && g.system) return ig_app_say(IG_EXIT_USAGE, "--system needs the chat template, which --raw leaves out");
+    if (g.raw && g.system)
+        return ig_app_say(IG_EXIT_USAGE, "--system needs the chat template, which --raw leaves out");
     if (!g.seeded) g.sampling.seed = ig_rng_fresh_seed();
     load.engine.n_slots = 1;
     ig_signals_note();

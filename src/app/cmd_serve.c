@@ -1,8 +1,8 @@
 /* serve: options, the order of start and end, and the watchdog.
  * Start:   the port is tried before the model is read, so that the commonest mistake costs no time; then
  *          the model, then the socket, then exactly one line on stdout: "ready URL model=...".
- * End:     SIGTERM or SIGINT drains (requests in flight get --drain-timeout) and exits 0; a second one ends at
- *          once. An engine whose step takes longer than --watchdog is given up with exit code 70: a server
+ * End:     SIGTERM or SIGINT drains (requests in flight get --drain-timeout) and exits 0; a second one ends
+ *          at once. An engine whose step takes longer than --watchdog is given up with exit code 70: a server
  *          that looks healthy and never answers is worse than none. */
 #include "app/load.h"
 #include "serve/serve.h"
@@ -25,13 +25,13 @@ typedef struct serve_options {
     ig_serve_config http;
     const char *host, *alias, *log_level, *key_file;
     ig_option_list hosts, origins, keys;
-    char *file_keys;      /* the text of --api-key-file, cut into lines */
+    char *file_keys; /* the text of --api-key-file, cut into lines */
     uint64_t body_max;
     int watchdog_s;
     bool seeded;
 } serve_options;
 
-/* ---- who may call ------------------------------------------------------------------------------------- */
+/* ---- who may call -------------------------------------------------------------------------------------- */
 
 static bool is_loopback(const char *host) {
     return strncmp(host, "127.", 4) == 0 || strcmp(host, "localhost") == 0 || strcmp(host, "::1") == 0;
@@ -72,14 +72,16 @@ static int hide_keys(serve_options *o, int argc, char **argv) {
 
 static int check_exposure(const serve_options *o) {
     if (is_loopback(o->host) || o->keys.n || o->http.no_auth) return IG_EXIT_OK;
-    return ig_app_say(IG_EXIT_USAGE, "--host %s can be reached by others; give --api-key, or --no-auth to let everybody in",
+    return ig_app_say(IG_EXIT_USAGE,
+                      "--host %s can be reached by others; give --api-key, or --no-auth to let everybody in",
                       o->host);
 }
 
-/* ---- the port ------------------------------------------------------------------------------------------- */
+/* ---- the port ------------------------------------------------------------------------------------------ */
 
 static int say_taken(const serve_options *o, const char *by) {
-    return ig_app_say(IG_EXIT_BUSY, "port %d on %s is taken%s; choose another with --port N (0: any free one)",
+    return ig_app_say(IG_EXIT_BUSY,
+                      "port %d on %s is taken%s; choose another with --port N (0: any free one)",
                       o->http.port, o->host, by);
 }
 
@@ -95,7 +97,8 @@ static bool is_ours(const struct addrinfo *a) {
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
     if (connect(fd, a->ai_addr, a->ai_addrlen) == 0 && send(fd, ask, sizeof ask - 1, MSG_NOSIGNAL) > 0) {
-        for (ssize_t got; n < sizeof answer - 1 && (got = recv(fd, answer + n, sizeof answer - 1 - n, 0)) > 0;)
+        for (ssize_t got;
+             n < sizeof answer - 1 && (got = recv(fd, answer + n, sizeof answer - 1 - n, 0)) > 0;)
             n += (size_t)got;
         answer[n] = 0;
         ours = strstr(answer, "\"ingle\"") != NULL;
@@ -118,8 +121,8 @@ static int probe_port(const serve_options *o) {
             if (errno == EADDRINUSE)
                 code = say_taken(o, is_ours(a) ? " by another ingle" : "");
             else
-                code = ig_app_say(errno == EADDRNOTAVAIL ? IG_EXIT_USAGE : IG_EXIT_FAILED, "%s port %d: %s", o->host,
-                                  o->http.port, strerror(errno));
+                code = ig_app_say(errno == EADDRNOTAVAIL ? IG_EXIT_USAGE : IG_EXIT_FAILED, "%s port %d: %s",
+                                  o->host, o->http.port, strerror(errno));
         }
         close(fd);
     }
@@ -127,7 +130,7 @@ static int probe_port(const serve_options *o) {
     return code;
 }
 
-/* ---- running ------------------------------------------------------------------------------------------ */
+/* ---- running ------------------------------------------------------------------------------------------- */
 
 static void print_banner(const serve_options *o, const ig_loaded *l, const char *url) {
     const ig_engine_plan *p = &l->plan;
@@ -139,7 +142,8 @@ static void print_banner(const serve_options *o, const ig_loaded *l, const char 
     fprintf(stderr, "  machine   %s, %d threads, numbers of tier l3\n", ig_cpu_model(), l->n_threads);
     fprintf(stderr, "  memory    %s of %s: weights %s, key/value cache %s, step %s\n",
             ig_size_text_of(p->total_bytes).s, ig_size_text_of(p->usable_bytes).s,
-            ig_size_text_of(p->weights_bytes).s, ig_size_text_of(p->kv_bytes).s, ig_size_text_of(p->step_bytes).s);
+            ig_size_text_of(p->weights_bytes).s, ig_size_text_of(p->kv_bytes).s,
+            ig_size_text_of(p->step_bytes).s);
     fprintf(stderr, "  serves    %d conversations of %d tokens at once\n", p->n_slots, p->n_ctx);
     if (!l->chat) fprintf(stderr, "  chat      off: %s\n", l->chat_err.msg);
     if (o->keys.n) fprintf(stderr, "  keys      %d\n", o->keys.n);
@@ -150,8 +154,10 @@ static void print_banner(const serve_options *o, const ig_loaded *l, const char 
 static int watch(const serve_options *o, ig_engine *e) {
     while (!ig_signals_wait(WATCH_MS)) {
         uint64_t since = ig_engine_stats_of(e).step_started_ns, now = ig_clock_ns();
-        if (!o->watchdog_s || !since || now < since || now - since < (uint64_t)o->watchdog_s * 1000000000u) continue;
-        ig_log(IG_LOG_ERROR, "engine_stuck step_s=%" PRIu64 " limit_s=%d", (now - since) / 1000000000u, o->watchdog_s);
+        if (!o->watchdog_s || !since || now < since || now - since < (uint64_t)o->watchdog_s * 1000000000u)
+            continue;
+        ig_log(IG_LOG_ERROR, "engine_stuck step_s=%" PRIu64 " limit_s=%d", (now - since) / 1000000000u,
+               o->watchdog_s);
         return IG_EXIT_ENGINE;
     }
     return IG_EXIT_OK;
@@ -169,7 +175,8 @@ static int run(serve_options *o, ig_loaded *l) {
     o->http.model_created_s = l->modified_s;
     if (ig_serve_start(&s, &o->http, l->engine, l->tokenizer, l->chat, &err))
         return err.code == IG_ELIMIT ? say_taken(o, "") : ig_app_fail(&err);
-    snprintf(url, sizeof url, strchr(o->host, ':') ? "http://[%s]:%d" : "http://%s:%d", o->host, ig_serve_port(s));
+    snprintf(url, sizeof url, strchr(o->host, ':') ? "http://[%s]:%d" : "http://%s:%d", o->host,
+             ig_serve_port(s));
     print_banner(o, l, url);
     printf("ready %s model=%s ctx=%d slots=%d\n", url, name, l->plan.n_ctx, l->plan.n_slots);
     fflush(stdout);
@@ -190,9 +197,11 @@ static int start(serve_options *o, int argc, char **argv) {
     ig_log_level level;
     int code;
     if (!ig_log_level_from(o->log_level, &level))
-        return ig_app_say(IG_EXIT_USAGE, "--log-level is \"%.40s\"; it is one of debug info warn error", o->log_level);
+        return ig_app_say(IG_EXIT_USAGE, "--log-level is \"%.40s\"; it is one of debug info warn error",
+                          o->log_level);
     ig_log_set_level(level);
-    if ((code = hide_keys(o, argc, argv)) || (code = read_key_file(o)) || (code = check_exposure(o))) return code;
+    if ((code = hide_keys(o, argc, argv)) || (code = read_key_file(o)) || (code = check_exposure(o)))
+        return code;
     o->http.body_max_bytes = (size_t)o->body_max;
     o->http.seed_fixed = o->seeded;
     o->http.allowed_hosts = o->hosts.n ? o->hosts.v : NULL;
@@ -212,7 +221,10 @@ static int start(serve_options *o, int argc, char **argv) {
 }
 
 int ig_cmd_serve(int argc, char **argv) {
-    serve_options o = {.load = ig_load_defaults(), .http = ig_serve_defaults(), .log_level = "info", .watchdog_s = 120};
+    serve_options o = {.load = ig_load_defaults(),
+                       .http = ig_serve_defaults(),
+                       .log_level = "info",
+                       .watchdog_s = 120};
     o.host = "127.0.0.1";
     o.http.port = 8080;
     o.http.sampling = ig_sampling_defaults();
@@ -220,7 +232,8 @@ int ig_cmd_serve(int argc, char **argv) {
     const ig_option options[] = {
         {"model", .letter = 'm', .kind = IG_OPT_TEXT, .to = &o.load.model, .value = "MODEL",
          .help = "the same as the word MODEL"},
-        {"alias", .kind = IG_OPT_TEXT, .to = &o.alias, .value = "NAME", .help = "the model's name for clients"},
+        {"alias", .kind = IG_OPT_TEXT, .to = &o.alias, .value = "NAME",
+         .help = "the model's name for clients"},
         {"host", .kind = IG_OPT_TEXT, .to = &o.host, .value = "ADDRESS", .help = "where to listen"},
         {"port", .kind = IG_OPT_INT, .to = &o.http.port, .min = 0, .max = 65535, .value = "N",
          .help = "0 takes any free one"},
@@ -228,40 +241,48 @@ int ig_cmd_serve(int argc, char **argv) {
          .help = "accept this Host header too; repeatable"},
         {"cors-origin", .kind = IG_OPT_LIST, .to = &o.origins, .value = "ORIGIN",
          .help = "let pages of this origin call, as https://example.org; repeatable"},
-        {"api-key", .kind = IG_OPT_LIST, .to = &o.keys, .value = "KEY", .help = "callers must show one; repeatable"},
+        {"api-key", .kind = IG_OPT_LIST, .to = &o.keys, .value = "KEY",
+         .help = "callers must show one; repeatable"},
         {"api-key-file", .kind = IG_OPT_TEXT, .to = &o.key_file, .value = "FILE", .help = "keys, one a line"},
         {"no-auth", .kind = IG_OPT_BOOL, .to = &o.http.no_auth, .help = "beyond loopback without a key"},
         {"max-body", .kind = IG_OPT_SIZE, .to = &o.body_max, .min = 1024, .max = 1e9, .value = "SIZE",
          .help = "largest request"},
-        {"max-connections", .kind = IG_OPT_INT, .to = &o.http.connections_max, .min = 1, .max = 65536, .value = "N",
+        {"max-connections", .kind = IG_OPT_INT, .to = &o.http.connections_max, .min = 1, .max = 65536,
+         .value = "N",
          .help = "more are turned away"},
         {"sse-ping", .kind = IG_OPT_INT, .to = &o.http.sse_ping_s, .min = 1, .max = 3600, .value = "S",
          .help = "seconds between signs of life in a stream"},
-        {"drain-timeout", .kind = IG_OPT_INT, .to = &o.http.drain_timeout_s, .min = 0, .max = 86400, .value = "S",
+        {"drain-timeout", .kind = IG_OPT_INT, .to = &o.http.drain_timeout_s, .min = 0, .max = 86400,
+         .value = "S",
          .help = "seconds that running requests get at the end"},
         {"watchdog", .kind = IG_OPT_INT, .to = &o.watchdog_s, .min = 0, .max = 86400, .value = "S",
          .help = "give up when one step takes longer (0: never)"},
         IG_SAMPLING_OPTIONS(o.http.sampling, o.seeded),
-        {"max-tokens", .letter = 'n', .kind = IG_OPT_INT, .to = &o.http.default_max_tokens, .min = 0, .max = 1 << 24,
+        {"max-tokens", .letter = 'n', .kind = IG_OPT_INT, .to = &o.http.default_max_tokens, .min = 0,
+         .max = 1 << 24,
          .value = "N", .help = "longest answer of a request that does not say (0: what fits)"},
         {"batch", .other = "parallel", .kind = IG_OPT_INT, .to = &o.load.engine.n_slots, .min = 1, .max = 64,
          .value = "N", .help = "requests that run together"},
-        {"prefill-chunk", .kind = IG_OPT_INT, .to = &o.load.engine.prefill_chunk, .min = 1, .max = 4096, .value = "N",
+        {"prefill-chunk", .kind = IG_OPT_INT, .to = &o.load.engine.prefill_chunk, .min = 1, .max = 4096,
+         .value = "N",
          .help = "most prompt tokens in a step"},
-        {"prefill-slice-ms", .kind = IG_OPT_INT, .to = &o.load.engine.prefill_slice_ms, .min = 1, .max = 10000,
+        {"prefill-slice-ms", .kind = IG_OPT_INT, .to = &o.load.engine.prefill_slice_ms, .min = 1,
+         .max = 10000,
          .value = "MS", .help = "longest step while others wait for tokens"},
         {"max-queue", .kind = IG_OPT_INT, .to = &o.load.engine.queue_max, .min = 1, .max = 4096, .value = "N",
          .help = "requests that may wait"},
         IG_LOAD_OPTIONS(o.load),
-        {"log-level", .kind = IG_OPT_TEXT, .to = &o.log_level, .value = "LEVEL", .help = "debug, info, warn or error"},
+        {"log-level", .kind = IG_OPT_TEXT, .to = &o.log_level, .value = "LEVEL",
+         .help = "debug, info, warn or error"},
     };
-    const ig_command c = {.verb = "serve",
-                          .words = "[MODEL]",
-                          .summary = "Serves a model: OpenAI-compatible HTTP and a chat page, on this machine only by default.",
-                          .options = options,
-                          .n_options = sizeof options / sizeof *options,
-                          .n_words_max = 1,
-                          .env = true};
+    const ig_command c = {
+        .verb = "serve",
+        .words = "[MODEL]",
+        .summary = "Serves a model: OpenAI-compatible HTTP and a chat page, on this machine only by default.",
+        .options = options,
+        .n_options = sizeof options / sizeof *options,
+        .n_words_max = 1,
+        .env = true};
     ig_words words;
     int code;
 

@@ -32,7 +32,7 @@ typedef struct facts {
     ig_slice tokenizer, pre, chat;
     uint64_t n_tokens, n_ctx;
     bool runs;
-    ig_err why;                /* when it does not */
+    ig_err why; /* when it does not */
     uint64_t weights_bytes, decode_bytes, usable_bytes;
     ig_engine_plan plan;
     size_t kv_token_bytes;
@@ -106,7 +106,8 @@ static void try_it(facts *f, const ig_load_options *o) {
 
 /* Text of a file is not sent to the terminal as it is, nor without end. */
 static void print_clean(ig_slice s) {
-    for (size_t i = 0; i < s.n && i < 200; i++) putchar((unsigned char)s.p[i] < 0x20 || s.p[i] == 0x7f ? '?' : s.p[i]);
+    for (size_t i = 0; i < s.n && i < 200; i++)
+        putchar((unsigned char)s.p[i] < 0x20 || s.p[i] == 0x7f ? '?' : s.p[i]);
 }
 
 static void print_slice(const char *label, ig_slice s) {
@@ -133,15 +134,16 @@ static const char *type_name(uint32_t type) {
 static void print_text(const facts *f) {
     const ig_model_config *c = &f->info.config;
     printf("%-12s %s, %s, %d keys, %d tensors\n", "file", ig_gguf_path(f->gguf),
-           ig_size_text_of(ig_gguf_file_bytes(f->gguf)).s, ig_gguf_n_keys(f->gguf), ig_gguf_n_tensors(f->gguf));
+           ig_size_text_of(ig_gguf_file_bytes(f->gguf)).s, ig_gguf_n_keys(f->gguf),
+           ig_gguf_n_tensors(f->gguf));
     print_slice("name", f->info.name);
     print_slice("family", f->info.architecture);
     if (f->info.n_params) printf("%-12s %.1f million\n", "parameters", (double)f->info.n_params / 1e6);
     if (f->n_ctx) printf("%-12s %" PRIu64 " tokens\n", "context", f->n_ctx);
     if (f->info.family)
-        printf("%-12s %d layers, width %d, %d heads of %d, %d key/value heads, ffn %d, vocabulary %d%s\n", "shape",
-               c->n_layers, c->width, c->n_heads, c->head_dim, c->n_kv_heads, c->ffn_width, c->n_vocab,
-               c->tied_head ? ", tied head" : "");
+        printf("%-12s %d layers, width %d, %d heads of %d, %d key/value heads, ffn %d, vocabulary %d%s\n",
+               "shape", c->n_layers, c->width, c->n_heads, c->head_dim, c->n_kv_heads, c->ffn_width,
+               c->n_vocab, c->tied_head ? ", tied head" : "");
     for (int i = 0; i < f->n_types; i++)
         printf("%-12s %-8s %4d tensors, %s\n", i ? "" : "formats", type_name(f->types[i].type), f->types[i].n,
                ig_size_text_of(f->types[i].bytes).s);
@@ -177,10 +179,11 @@ static void add_config(yyjson_mut_doc *doc, yyjson_mut_val *root, const facts *f
     const struct {
         const char *name;
         int v;
-    } rows[] = {{"layers", c->n_layers},       {"width", c->width},         {"heads", c->n_heads},
-                {"kv_heads", c->n_kv_heads},   {"head_dim", c->head_dim},   {"ffn_width", c->ffn_width},
+    } rows[] = {{"layers", c->n_layers},     {"width", c->width},       {"heads", c->n_heads},
+                {"kv_heads", c->n_kv_heads}, {"head_dim", c->head_dim}, {"ffn_width", c->ffn_width},
                 {"vocabulary", c->n_vocab}};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) yyjson_mut_obj_add_int(doc, o, rows[i].name, rows[i].v);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        yyjson_mut_obj_add_int(doc, o, rows[i].name, rows[i].v);
     yyjson_mut_obj_add_bool(doc, o, "tied_head", c->tied_head);
 }
 
@@ -248,12 +251,13 @@ int ig_cmd_show(int argc, char **argv) {
         {"json", .kind = IG_OPT_BOOL, .to = &json, .help = "one JSON object"},
         IG_LOAD_OPTIONS(load),
     };
-    const ig_command c = {.verb = "show",
-                          .words = "[MODEL]",
-                          .summary = "What a model file holds, whether it runs here, with which kernels and how much memory.",
-                          .options = options,
-                          .n_options = sizeof options / sizeof *options,
-                          .n_words_max = 1};
+    const ig_command c = {
+        .verb = "show",
+        .words = "[MODEL]",
+        .summary = "What a model file holds, whether it runs here, with which kernels and how much memory.",
+        .options = options,
+        .n_options = sizeof options / sizeof *options,
+        .n_words_max = 1};
     ig_words words;
     ig_err err;
     ig_gguf *gguf = NULL;

@@ -72,7 +72,8 @@ static int print_json(const ig_loaded *l, const ig_tokens *t, const ig_buf *rend
             yyjson_mut_val *bytes = yyjson_mut_obj_add_arr(doc, one, "bytes");
             for (size_t j = 0; j < s.n; j++) yyjson_mut_arr_add_uint(doc, bytes, (uint8_t)s.p[j]);
         }
-        if (ig_tokenizer_is_special(l->tokenizer, t->v[i])) yyjson_mut_obj_add_bool(doc, one, "special", true);
+        if (ig_tokenizer_is_special(l->tokenizer, t->v[i]))
+            yyjson_mut_obj_add_bool(doc, one, "special", true);
     }
     char *text = yyjson_mut_write(doc, YYJSON_WRITE_PRETTY, NULL);
     yyjson_mut_doc_free(doc);
@@ -118,18 +119,20 @@ int ig_cmd_tokens(int argc, char **argv) {
     const ig_option options[] = {
         {"model", .letter = 'm', .kind = IG_OPT_TEXT, .to = &load.model, .value = "MODEL",
          .help = "whose tokenizer (default: the only model, or the starter)"},
-        {"chat", .kind = IG_OPT_BOOL, .to = &o.chat, .help = "the text as a user's message, through the chat template"},
+        {"chat", .kind = IG_OPT_BOOL, .to = &o.chat,
+         .help = "the text as a user's message, through the chat template"},
         {"special", .kind = IG_OPT_BOOL, .to = &o.special,
          .help = "recognise control tokens in the text, and begin as the model wants"},
         {"count", .kind = IG_OPT_BOOL, .to = &o.count, .help = "print only how many there are"},
         {"json", .kind = IG_OPT_BOOL, .to = &o.json, .help = "one JSON object"},
     };
-    const ig_command c = {.verb = "tokens",
-                          .words = "[TEXT...]",
-                          .summary = "Prints ids and pieces of a text: the words given, or stdin without any (or -).",
-                          .options = options,
-                          .n_options = sizeof options / sizeof *options,
-                          .n_words_max = IG_WORDS_MAX};
+    const ig_command c = {
+        .verb = "tokens",
+        .words = "[TEXT...]",
+        .summary = "Prints ids and pieces of a text: the words given, or stdin without any (or -).",
+        .options = options,
+        .n_options = sizeof options / sizeof *options,
+        .n_words_max = IG_WORDS_MAX};
     ig_words words;
     ig_loaded l;
     ig_err err;

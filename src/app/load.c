@@ -17,7 +17,7 @@
 
 enum { PROGRESS_AFTER_MS = 400, PROGRESS_EVERY_MS = 100, NS_PER_MS = 1000000 };
 
-/* ---- progress ----------------------------------------------------------------------------------------- */
+/* ---- progress ------------------------------------------------------------------------------------------ */
 
 typedef struct progress {
     uint64_t started_ns;
@@ -31,15 +31,15 @@ static void show_progress(void *ud, uint64_t done, uint64_t total) {
     if (now - p->started_ns < (uint64_t)PROGRESS_AFTER_MS * NS_PER_MS) return;
     if (last && now - last < (uint64_t)PROGRESS_EVERY_MS * NS_PER_MS) return;
     if (!atomic_compare_exchange_strong(&p->shown_ns, &last, now)) return;
-    fprintf(stderr, "\rloading %.60s  %3d %% of %s ", p->name, total ? (int)(100 * (double)done / (double)total) : 0,
-            ig_size_text_of(total).s);
+    fprintf(stderr, "\rloading %.60s  %3d %% of %s ", p->name,
+            total ? (int)(100 * (double)done / (double)total) : 0, ig_size_text_of(total).s);
 }
 
 static void end_progress(progress *p) {
     if (atomic_load(&p->shown_ns)) fprintf(stderr, "\r\33[K");
 }
 
-/* ---- tokenizer and template ------------------------------------------------------------------------------ */
+/* ---- tokenizer and template ---------------------------------------------------------------------------- */
 
 typedef struct text_job {
     const ig_gguf *gguf;
@@ -58,7 +58,7 @@ static void *load_text(void *arg) {
     return NULL;
 }
 
-/* ---- weights ------------------------------------------------------------------------------------------ */
+/* ---- weights ------------------------------------------------------------------------------------------- */
 
 static ig_status load_model(ig_loaded *l, const ig_load_options *o, ig_err *err) {
     progress p = {.started_ns = ig_clock_ns(), .name = l->name};
@@ -81,11 +81,11 @@ static ig_status check_vocabulary(const ig_loaded *l, ig_err *err) {
     uint32_t n_tokens = ig_tokenizer_n_vocab(l->tokenizer);
     int n_rows = ig_model_config_of(l->model)->n_vocab;
     if ((int64_t)n_tokens == n_rows) return IG_OK;
-    return ig_fail(err, IG_EFORMAT, "%.200s: the tokenizer has %" PRIu32 " tokens, the embedding %d rows", l->path,
-                   n_tokens, n_rows);
+    return ig_fail(err, IG_EFORMAT, "%.200s: the tokenizer has %" PRIu32 " tokens, the embedding %d rows",
+                   l->path, n_tokens, n_rows);
 }
 
-/* ---- all of it ---------------------------------------------------------------------------------------- */
+/* ---- all of it ----------------------------------------------------------------------------------------- */
 
 static void set_name(ig_loaded *l) {
     const char *slash = strrchr(l->path, '/');

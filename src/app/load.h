@@ -40,7 +40,8 @@ static inline ig_load_options ig_load_defaults(void) {
     {"ctx", .other = "context", .kind = IG_OPT_INT, .to = &(o).engine.n_ctx, .min = 0, .max = 1 << 24,      \
      .value = "N", .help = "tokens of one conversation (0: the model's)"},                                  \
     {"memory-budget", .kind = IG_OPT_SIZE, .to = &(o).engine.memory_budget_bytes, .min = 0, .max = 1e18,    \
-     .value = "SIZE", .help = "memory to plan with, as 4G or 512Mi (0: 75 % of what is free)"},             \
+     .bare = 1e9, .value = "SIZE",                                                                          \
+     .help = "memory to plan with, as 4G or 512Mi (0: 75 % of what is free)"},                              \
     {"kv-budget", .kind = IG_OPT_SIZE, .to = &(o).engine.kv_budget_bytes, .min = 0, .max = 1e18,            \
      .value = "SIZE", .help = "memory for keys and values (0: chosen from what is free)"}
 

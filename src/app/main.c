@@ -1,4 +1,5 @@
-/* main: which verb. A word that is no verb but names a model is served: `ingle smol` is `ingle serve smol`. */
+/* main: which verb. A word that is no verb but names a model is served: `ingle smol` is `ingle serve
+ * smol`. */
 #include "app/app.h"
 #include "app/load.h"
 
@@ -34,8 +35,10 @@ static const struct verb *find(const char *word) {
 static void overview(FILE *to) {
     fprintf(to, "usage: ingle [VERB] [MODEL] [OPTIONS]\n\n");
     for (int i = 0; i < N_VERBS; i++) fprintf(to, "  %-10s %s\n", verbs[i].name, verbs[i].summary);
-    fprintf(to, "\nMODEL is a path to a GGUF file or part of a name in the models folder. Without a verb the model is\n"
-                "served. `ingle VERB --help` lists the options of a verb.\n");
+    fprintf(
+        to,
+        "\nMODEL is a path to a GGUF file or part of a name in the models folder. Without a verb the model\n"
+        "is served. `ingle VERB --help` lists the options of a verb.\n");
 }
 
 static int unknown(const char *word) {
@@ -45,8 +48,8 @@ static int unknown(const char *word) {
     names[n++] = "help";
     names[n] = NULL;
     const char *near = ig_options_nearest(word, names);
-    ig_app_say(IG_EXIT_USAGE, "no verb and no model is called \"%.80s\"%s%s%s", word, near ? "; did you mean \"" : "",
-               near ? near : "", near ? "\"?" : "");
+    ig_app_say(IG_EXIT_USAGE, "no verb and no model is called \"%.80s\"%s%s%s", word,
+               near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
     fprintf(stderr, "\n");
     overview(stderr);
     return IG_EXIT_USAGE;

@@ -110,18 +110,22 @@ static char *models_dir(void) {
 
 static int say_none(const char *dir, const char *arg, const list *there) {
     if (arg)
-        ig_app_say(IG_EXIT_NOT_FOUND, "no model \"%.200s\": it is not a file, and no name in %s holds it", arg, dir);
+        ig_app_say(IG_EXIT_NOT_FOUND, "no model \"%.200s\": it is not a file, and no name in %s holds it",
+                   arg, dir);
     else
         ig_app_say(IG_EXIT_NOT_FOUND, "no model in %s", dir);
     for (int i = 0; i < there->n; i++) fprintf(stderr, "  there is %s\n", there->v[i]);
-    fprintf(stderr,
-            "  `./run` in the source folder fetches the starter model; any other GGUF file can be given by its\n"
-            "  path, or be put into %s\n", dir);
+    fprintf(
+        stderr,
+        "  `./run` in the source folder fetches the starter model; any other GGUF file can be given by its\n"
+        "  path, or be put into %s\n",
+        dir);
     return IG_EXIT_NOT_FOUND;
 }
 
 static int say_several(const char *arg, const list *l) {
-    ig_app_say(IG_EXIT_NOT_FOUND, arg ? "\"%.200s\" could be any of these; say more of the name" : "which model?%s",
+    ig_app_say(IG_EXIT_NOT_FOUND,
+               arg ? "\"%.200s\" could be any of these; say more of the name" : "which model?%s",
                arg ? arg : "");
     for (int i = 0; i < l->n; i++) fprintf(stderr, "  %s\n", l->v[i]);
     return IG_EXIT_NOT_FOUND;

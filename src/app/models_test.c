@@ -53,8 +53,8 @@ static void finds(const char *arg, const char *name) {
     int code;
     char *path = find(arg, &code), *slash = path ? strrchr(path, '/') : NULL;
     if (name)
-        CHECK_MSG(code == IG_EXIT_OK && slash && strcmp(slash + 1, name) == 0, "%s finds %s", arg ? arg : "nothing",
-                  path ? path : "nothing");
+        CHECK_MSG(code == IG_EXIT_OK && slash && strcmp(slash + 1, name) == 0, "%s finds %s",
+                  arg ? arg : "nothing", path ? path : "nothing");
     else
         CHECK_MSG(code == IG_EXIT_NOT_FOUND && !path, "%s finds %s, code %d", arg ? arg : "nothing",
                   path ? path : "nothing", code);
@@ -62,7 +62,8 @@ static void finds(const char *arg, const char *name) {
 }
 
 TEST(a_model_is_found_by_words_of_its_name_in_any_case) {
-    static const char *const names[] = {"Alpha-1B.Q4_1.gguf", "Alpha-1B.Q8_0.gguf", "Beta-2B.gguf", "notes.txt", NULL};
+    static const char *const names[] = {"Alpha-1B.Q4_1.gguf", "Alpha-1B.Q8_0.gguf", "Beta-2B.gguf",
+                                        "notes.txt", NULL};
     make_cache(names);
     finds("beta", "Beta-2B.gguf");
     finds("ALPHA q8", "Alpha-1B.Q8_0.gguf");
@@ -74,7 +75,8 @@ TEST(a_model_is_found_by_words_of_its_name_in_any_case) {
     finds("beta alpha", NULL);
     finds("./beta", NULL); /* a path, and not a word */
     finds(NULL, NULL);     /* several and no starter */
-    CHECK(ig_models_knows("beta") && ig_models_knows("x/y") && ig_models_knows("z.gguf") && !ig_models_knows("sevre"));
+    CHECK(ig_models_knows("beta") && ig_models_knows("x/y") && ig_models_knows("z.gguf") &&
+          !ig_models_knows("sevre"));
     drop_cache(names);
 }
 

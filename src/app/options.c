@@ -16,7 +16,7 @@
 
 enum { NAME_MAX_BYTES = 64 };
 
-/* ---- values ------------------------------------------------------------------------------------------- */
+/* ---- values -------------------------------------------------------------------------------------------- */
 
 /* `label` is what the person wrote: "--port", "-p" or "INGLE_PORT". */
 static bool bad_value(const char *label, const char *text, const char *wants) {
@@ -63,26 +63,26 @@ static bool set_size(const ig_option *o, const char *label, const char *text) {
     static const struct {
         const char *suffix;
         double bytes;
-    } units[] = {{"", 1},
-                 {"K", 1e3},
-                 {"M", 1e6},
-                 {"G", 1e9},
-                 {"T", 1e12},
-                 {"Ki", 1024.0},
-                 {"Mi", 1048576.0},
-                 {"Gi", 1073741824.0},
-                 {"Ti", 1099511627776.0}};
-    static const char wants[] = "a size: bytes, or a number with K M G T (powers of 1000) or Ki Mi Gi Ti (of 1024)";
+    } units[] = {{"", 1},           {"K", 1e3},           {"M", 1e6},
+                 {"G", 1e9},        {"T", 1e12},          {"Ki", 1024.0},
+                 {"Mi", 1048576.0}, {"Gi", 1073741824.0}, {"Ti", 1099511627776.0}};
+    static const char wants[] =
+        "a size: bytes, or a number with K M G T (powers of 1000) or Ki Mi Gi Ti (of 1024)";
     char *end;
     double v = strtod(text, &end);
     size_t n = strlen(end);
-    if (!isdigit((unsigned char)*text) || strchr(text, 'x') || strchr(text, 'X')) return bad_value(label, text, wants);
+    if (!isdigit((unsigned char)*text) || strchr(text, 'x') || strchr(text, 'X'))
+        return bad_value(label, text, wants);
     if (n && end[n - 1] == 'B') n--; /* "4GB" is 4G */
     for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
         if (n != strlen(units[i].suffix) || strncmp(end, units[i].suffix, n) != 0) continue;
-        v *= units[i].bytes;
+        bool bare = n == 0 && v > 0 && o->bare > 0;
+        v *= bare ? o->bare : units[i].bytes;
         if (!isfinite(v) || v < o->min || v > o->max) return out_of_bounds(label, text, o);
         *(uint64_t *)o->to = (uint64_t)v;
+        if (bare)
+            fprintf(stderr, "ingle: %s %s is taken as %s; better with a suffix, as in 4G or 512Mi\n", label,
+                    text, ig_size_text_of((uint64_t)v).s);
         return true;
     }
     return bad_value(label, text, wants);
@@ -116,7 +116,7 @@ static bool set_value(const ig_option *o, const char *label, const char *text) {
     return good;
 }
 
-/* ---- names -------------------------------------------------------------------------------------------- */
+/* ---- names --------------------------------------------------------------------------------------------- */
 
 /* Edit distance with swaps of neighbours, of words no longer than NAME_MAX_BYTES; longer: far away. */
 static int distance(const char *a, const char *b) {
@@ -181,10 +181,11 @@ static void say_unknown(const ig_command *c, const char *arg) {
     if (n_word <= NAME_MAX_BYTES) memcpy(word, p, n_word);
     const char *near = *word ? ig_options_nearest(word, names) : NULL;
     ig_app_say(IG_EXIT_USAGE, "%s has no option %.*s%s%s (ingle %s --help lists them)", c->verb,
-               n_word > 80 ? 80 : (int)(p - arg + (ptrdiff_t)n_word), arg, near ? "; did you mean --" : "", near ? near : "", c->verb);
+               n_word > 80 ? 80 : (int)(p - arg + (ptrdiff_t)n_word), arg, near ? "; did you mean --" : "",
+               near ? near : "", c->verb);
 }
 
-/* ---- parsing ------------------------------------------------------------------------------------------ */
+/* ---- parsing ------------------------------------------------------------------------------------------- */
 
 /* Is this word an option of the table? Then it is not somebody's value. */
 static bool is_option(const ig_command *c, const char *arg) {
@@ -265,7 +266,8 @@ bool ig_options_parse(const ig_command *c, int argc, char **argv, ig_words *word
         } else if (!words_only && argv[i][0] == '-' && argv[i][1]) {
             if (!take_option(c, argc, argv, &i, seen)) return false;
         } else if (words->n == c->n_words_max || words->n == IG_WORDS_MAX) {
-            ig_app_say(IG_EXIT_USAGE, "%s: unexpected \"%.80s\" (ingle %s --help)", c->verb, argv[i], c->verb);
+            ig_app_say(IG_EXIT_USAGE, "%s: unexpected \"%.80s\" (ingle %s --help)", c->verb, argv[i],
+                       c->verb);
             return false;
         } else {
             words->v[words->n++] = argv[i];
@@ -276,7 +278,7 @@ bool ig_options_parse(const ig_command *c, int argc, char **argv, ig_words *word
     return true;
 }
 
-/* ---- help --------------------------------------------------------------------------------------------- */
+/* ---- help ---------------------------------------------------------------------------------------------- */
 
 ig_size_text ig_size_text_of(uint64_t bytes) {
     static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
@@ -287,7 +289,11 @@ ig_size_text ig_size_text_of(uint64_t bytes) {
         v /= 1000;
         u++;
     }
-    snprintf(t.s, sizeof t.s, u == 0 || v >= 99.95 ? "%.0f %s" : v >= 9.995 ? "%.1f %s" : "%.2f %s", v, units[u]);
+    snprintf(t.s, sizeof t.s,
+             u == 0 || v >= 99.95 ? "%.0f %s"
+             : v >= 9.995         ? "%.1f %s"
+                                  : "%.2f %s",
+             v, units[u]);
     return t;
 }
 
@@ -311,12 +317,13 @@ static void print_default(const ig_option *o) {
 
 void ig_options_print_help(const ig_command *c) {
     enum { COLUMN = 30 };
-    printf("usage: ingle %s%s%s%s\n\n%s\n", c->verb, *c->words ? " " : "", c->words, c->n_options ? " [OPTIONS]" : "",
-           c->summary);
+    printf("usage: ingle %s%s%s%s\n\n%s\n", c->verb, *c->words ? " " : "", c->words,
+           c->n_options ? " [OPTIONS]" : "", c->summary);
     if (c->n_options) printf("\noptions:\n");
     for (int i = 0; i < c->n_options; i++) {
         const ig_option *o = &c->options[i];
-        bool off = o->kind == IG_OPT_BOOL && *(const bool *)o->to; /* on by default: show how to switch it off */
+        bool off =
+            o->kind == IG_OPT_BOOL && *(const bool *)o->to; /* on by default: show how to switch it off */
         char letter[5] = "    ", left[96];
         if (o->letter) snprintf(letter, sizeof letter, "-%c, ", o->letter);
         int n = snprintf(left, sizeof left, "  %s--%s%s%s%s%s%s", letter, off ? "no-" : "", o->name,

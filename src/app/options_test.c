@@ -36,7 +36,7 @@ typedef struct values {
     bool flag, on, seeded;
     int number;
     float real;
-    uint64_t seed, size;
+    uint64_t seed, size, budget;
     const char *text;
     ig_option_list list;
 } values;
@@ -52,9 +52,13 @@ static bool parse(values *v, const char *const *line, ig_words *words, int *code
         {"on", .kind = IG_OPT_BOOL, .to = &v->on, .help = "on by default"},
         {"number", .letter = 'n', .kind = IG_OPT_INT, .to = &v->number, .min = 1, .max = 9, .value = "N",
          .help = "a count"},
-        {"real", .other = "re", .kind = IG_OPT_REAL, .to = &v->real, .min = 0, .max = 2, .value = "X", .help = "a share"},
+        {"real", .other = "re", .kind = IG_OPT_REAL, .to = &v->real, .min = 0, .max = 2, .value = "X",
+         .help = "a share"},
         {"seed", .kind = IG_OPT_U64, .to = &v->seed, .given = &v->seeded, .value = "N", .help = "a seed"},
-        {"size", .kind = IG_OPT_SIZE, .to = &v->size, .min = 0, .max = 1e15, .value = "SIZE", .help = "bytes"},
+        {"size", .kind = IG_OPT_SIZE, .to = &v->size, .min = 0, .max = 1e15, .value = "SIZE",
+         .help = "bytes"},
+        {"budget", .kind = IG_OPT_SIZE, .to = &v->budget, .min = 0, .max = 1e12, .bare = 1e9, .value = "SIZE",
+         .help = "bytes"},
         {"text", .kind = IG_OPT_TEXT, .to = &v->text, .value = "TEXT", .help = "words"},
         {"list", .kind = IG_OPT_LIST, .to = &v->list, .value = "X", .help = "many"},
     };
@@ -98,8 +102,8 @@ static void refuses(const char *const *line, const char *because) {
     int code = -1;
     char says[8192];
     CHECK_MSG(!parse(&v, line, &words, &code, says, sizeof says), "%s was accepted", line[1]);
-    CHECK_MSG(code == IG_EXIT_USAGE && strstr(says, because), "%s: code %d, \"%s\" without \"%s\"", line[1], code,
-              says, because);
+    CHECK_MSG(code == IG_EXIT_USAGE && strstr(says, because), "%s: code %d, \"%s\" without \"%s\"", line[1],
+              code, says, because);
 }
 
 TEST(every_kind_of_option_is_read_in_both_spellings) {
@@ -118,13 +122,27 @@ TEST(sizes_know_powers_of_1000_and_of_1024) {
     static const struct {
         const char *text;
         uint64_t bytes;
-    } cases[] = {{"0", 0}, {"1000", 1000}, {"4K", 4000}, {"4Ki", 4096}, {"1.5G", 1500000000}, {"512Mi", 536870912},
-                 {"2GB", 2000000000}, {"1GiB", 1073741824}, {"1T", 1000000000000}, {"7B", 7}};
+    } cases[] = {{"0", 0},
+                 {"1000", 1000},
+                 {"4K", 4000},
+                 {"4Ki", 4096},
+                 {"1.5G", 1500000000},
+                 {"512Mi", 536870912},
+                 {"2GB", 2000000000},
+                 {"1GiB", 1073741824},
+                 {"1T", 1000000000000},
+                 {"7B", 7}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        values v;
-        accepts(&v, LINE("--size", cases[i].text));
-        CHECK_MSG(v.size == cases[i].bytes, "%s is %llu", cases[i].text, (unsigned long long)v.size);
+        values got;
+        accepts(&got, LINE("--size", cases[i].text));
+        CHECK_MSG(got.size == cases[i].bytes, "%s is %llu", cases[i].text, (unsigned long long)got.size);
     }
+    values v;
+    accepts(&v, LINE("--budget", "4"));
+    CHECK(v.budget == 4000000000); /* a bare number of a budget counts gigabytes, and that is said */
+    accepts(&v, LINE("--budget", "4Mi"));
+    CHECK(v.budget == 4194304);
+    refuses(LINE("--budget", "4000000000"), "limit");
     refuses(LINE("--size", "4k"), "K M G T");
     refuses(LINE("--size", "G"), "a size");
     refuses(LINE("--size", "-1"), "a size");
@@ -190,10 +208,21 @@ TEST(help_shows_every_option_with_its_default) {
     ig_words words;
     int code = -1;
     char says[8192];
-    CHECK(!parse(&v, LINE("--number", "3", "--help"), &words, &code, says, sizeof says) && code == IG_EXIT_OK);
-    static const char *const wants[] = {"usage: ingle try [THING]", "--flag ", "--no-on", "-n, --number N", "[5]",
-                                        "--real, --re X", "[0.5]", "--size SIZE", "[none]", "--help", "INGLE_PORT"};
-    for (size_t i = 0; i < sizeof wants / sizeof *wants; i++) CHECK_MSG(strstr(says, wants[i]), "no %s", wants[i]);
+    CHECK(!parse(&v, LINE("--number", "3", "--help"), &words, &code, says, sizeof says) &&
+          code == IG_EXIT_OK);
+    static const char *const wants[] = {"usage: ingle try [THING]",
+                                        "--flag ",
+                                        "--no-on",
+                                        "-n, --number N",
+                                        "[5]",
+                                        "--real, --re X",
+                                        "[0.5]",
+                                        "--size SIZE",
+                                        "[none]",
+                                        "--help",
+                                        "INGLE_PORT"};
+    for (size_t i = 0; i < sizeof wants / sizeof *wants; i++)
+        CHECK_MSG(strstr(says, wants[i]), "no %s", wants[i]);
 }
 
 TEST(sizes_are_written_for_people) {

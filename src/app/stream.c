@@ -9,7 +9,7 @@
 
 enum { POLL_NS = 50 * 1000 * 1000, TEXT_BYTES_MAX = 1 << 20 };
 
-/* ---- prompts ------------------------------------------------------------------------------------------ */
+/* ---- prompts ------------------------------------------------------------------------------------------- */
 
 static yyjson_doc *messages_doc(const ig_message *v, int n) {
     yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
@@ -25,8 +25,8 @@ static yyjson_doc *messages_doc(const ig_message *v, int n) {
     return done;
 }
 
-static ig_status with_messages(const ig_loaded *l, const ig_message *v, int n, yyjson_doc **doc, ig_chat_input *in,
-                               ig_err *err) {
+static ig_status with_messages(const ig_loaded *l, const ig_message *v, int n, yyjson_doc **doc,
+                               ig_chat_input *in, ig_err *err) {
     if (!l->chat) {
         if (err) *err = l->chat_err;
         return l->chat_err.code;
@@ -69,7 +69,7 @@ ig_status ig_text_encode(const ig_loaded *l, ig_slice text, ig_tokens *out, ig_e
     return ig_tokenizer_encode(l->tokenizer, NULL, text, (ig_encode_options){.add_bos = true}, out, err);
 }
 
-/* ---- one generation ----------------------------------------------------------------------------------- */
+/* ---- one generation ------------------------------------------------------------------------------------ */
 
 typedef struct stream {
     const ig_stream *s;

@@ -72,7 +72,7 @@ static shown show(ig_slice name) {
     return out;
 }
 
-/* ---- block types ------------------------------------------------------------------------------------ */
+/* ---- block types --------------------------------------------------------------------------------------- */
 
 /* A size of 0: the name is known, the layout is not; such a tensor is refused when the file is opened. */
 static const ig_gguf_type types[] = {
@@ -97,7 +97,7 @@ const ig_gguf_type *ig_gguf_type_of(uint32_t type) {
     return type < sizeof types / sizeof *types ? &types[type] : NULL;
 }
 
-/* ---- the cursor: every byte of the header comes through take() ---------------------------------------- */
+/* ---- the cursor: every byte of the header comes through take() ----------------------------------------- */
 
 /* What is being read, for messages: `label`, the number (-1: none), the name (empty: none). */
 typedef struct cursor {
@@ -216,7 +216,7 @@ static bool take_name(cursor *c, ig_slice *out, size_t bytes_max) {
     return true;
 }
 
-/* ---- metadata --------------------------------------------------------------------------------------- */
+/* ---- metadata ------------------------------------------------------------------------------------------ */
 
 /* Bytes of a value of this kind; 0: not of a fixed size. */
 static const uint8_t kind_bytes[] = {
@@ -339,7 +339,7 @@ static const meta *find_key(const ig_gguf *g, const char *key) {
     return NULL;
 }
 
-/* ---- tensors ---------------------------------------------------------------------------------------- */
+/* ---- tensors ------------------------------------------------------------------------------------------- */
 
 static bool take_tensor(cursor *c, ig_gguf_tensor *t, int index) {
     ig_gguf *g = c->g;
@@ -440,7 +440,7 @@ static bool place_tensors(cursor *c, uint64_t align) {
     return true;
 }
 
-/* ---- opening ---------------------------------------------------------------------------------------- */
+/* ---- opening ------------------------------------------------------------------------------------------- */
 
 /* What a file that is not GGUF probably is: the commonest ways to get here. */
 static const char *guess(const uint8_t *p) {
@@ -647,7 +647,7 @@ uint64_t ig_gguf_file_bytes(const ig_gguf *g) {
     return g->file_bytes;
 }
 
-/* ---- asking for metadata ------------------------------------------------------------------------------ */
+/* ---- asking for metadata ------------------------------------------------------------------------------- */
 
 /* Item i of values of a number kind: whole ones as u64 (two's complement), others as f64. */
 static bool load_whole(ig_gguf_kind kind, const uint8_t *v, uint64_t i, uint64_t *out) {
@@ -793,7 +793,7 @@ ig_slice ig_gguf_key(const ig_gguf *g, int i, ig_gguf_kind *kind) {
     return g->keys[i].name;
 }
 
-/* ---- asking for tensors ------------------------------------------------------------------------------- */
+/* ---- asking for tensors -------------------------------------------------------------------------------- */
 
 int ig_gguf_n_tensors(const ig_gguf *g) {
     return g->n_tensors;

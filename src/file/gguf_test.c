@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- a small writer ----------------------------------------------------------------------------------- */
+/* ---- a small writer ------------------------------------------------------------------------------------ */
 
 static void put(ig_buf *b, const void *p, size_t n) {
     if (!ig_buf_add(b, p, n)) abort();
@@ -114,7 +114,7 @@ static ig_buf good_file(void) {
     return b;
 }
 
-/* ---- what a good file gives ------------------------------------------------------------------------------ */
+/* ---- what a good file gives ---------------------------------------------------------------------------- */
 
 TEST(a_good_file_opens_and_gives_every_kind_of_value) {
     ig_buf b = good_file();
@@ -225,7 +225,7 @@ TEST(a_file_that_shrinks_after_opening_is_a_short_read_and_no_signal) {
     ig_buf_free(&b);
 }
 
-/* ---- truncation --------------------------------------------------------------------------------------- */
+/* ---- truncation ---------------------------------------------------------------------------------------- */
 
 TEST(every_prefix_of_a_good_file_is_refused_as_truncated) {
     ig_buf b = good_file();
@@ -279,7 +279,7 @@ TEST(claimed_counts_are_compared_with_the_bytes_left) {
     }
 }
 
-/* ---- one broken rule each ------------------------------------------------------------------------------- */
+/* ---- one broken rule each ------------------------------------------------------------------------------ */
 
 TEST(foreign_files_are_named) {
     static const struct {

@@ -39,7 +39,8 @@ static int run_folder(const char *path) {
     for (struct dirent *e; (e = readdir(folder));) {
         char file[4096];
         if (e->d_name[0] == '.') continue;
-        if ((size_t)snprintf(file, sizeof file, "%s/%s", path, e->d_name) >= sizeof file || run_file(file) < 0) {
+        if ((size_t)snprintf(file, sizeof file, "%s/%s", path, e->d_name) >= sizeof file ||
+            run_file(file) < 0) {
             n_run = -1;
             break;
         }

@@ -13,7 +13,8 @@ static void walk(yyjson_val *v, int depth) {
     size_t i, n;
     yyjson_val *key, *item;
     ig_assert(depth <= DEPTH_MAX);
-    if (yyjson_is_str(v)) ig_assert(ig_slice_utf8_valid((ig_slice){yyjson_get_str(v), yyjson_get_len(v)}, NULL));
+    if (yyjson_is_str(v))
+        ig_assert(ig_slice_utf8_valid((ig_slice){yyjson_get_str(v), yyjson_get_len(v)}, NULL));
     if (yyjson_is_arr(v)) {
         yyjson_arr_foreach(v, i, n, item) walk(item, depth + 1);
     }
