@@ -130,11 +130,13 @@ static void resume(ig_serve_conn *c) {
 
 void ig_serve_conn_nap(ig_serve_conn *c) {
     MHD_suspend_connection(c->mhd);
-    if (atomic_fetch_or(&c->flags, IG_CONN_SUSPENDED) & IG_CONN_NEWS) resume(c);
+    uint32_t was = atomic_fetch_or(&c->flags, IG_CONN_SUSPENDED);
+    if ((was & IG_CONN_NEWS) && !(was & IG_CONN_HELD)) resume(c);
 }
 
 static void wake(ig_serve_conn *c, uint32_t flags) {
-    if (atomic_fetch_or(&c->flags, flags | IG_CONN_NEWS) & IG_CONN_SUSPENDED) resume(c);
+    uint32_t was = atomic_fetch_or(&c->flags, flags | IG_CONN_NEWS);
+    if ((was & IG_CONN_SUSPENDED) && !(was & IG_CONN_HELD)) resume(c);
 }
 
 /* ---- sockets ------------------------------------------------------------------------------------------------------ */

@@ -1,7 +1,7 @@
 /* http: libmicrohttpd, and the life of a request from its first byte to its last.
  * Owns:    the daemon, the listening socket, the table of connections.
  * Threads: every callback runs on MHD's one epoll thread (net); start, drain and stop on the caller's.
- * Memory:  MHD's pool a connection (POOL_BYTES); bodies up to body_max_bytes each and BODIES_MAX together.
+ * Memory:  MHD's pool a connection (POOL_BYTES); bodies up to body_max_bytes each and BODIES_MAX_BYTES together.
  * A connection waits suspended: for prep, then for the engine. It is woken by the watcher only. What MHD
  * cannot do while a body arrives, answering, is done by hand on the socket: see answer_raw. */
 #include <errno.h>
@@ -23,7 +23,7 @@ enum {
     URI_MAX_BYTES = 8 * 1024,
     POOL_BYTES = 96 * 1024,     /* headers may have 64 KiB, and MHD keeps a struct for each */
     POOL_STEP_BYTES = 32 * 1024, /* MHD scans a line from its start after every step: 1 KiB steps cost 0.7 s */
-    CONNECTIONS_CAP = 16384,
+    CONNECTIONS_CAP = 65536,
     CONNECTIONS_SPARE = 64,     /* accepted beyond the limit, to be answered 503 */
     LINGER_SPARE = 256,
     IDLE_TIMEOUT_S = 75,
@@ -32,7 +32,8 @@ enum {
     STREAM_BLOCK_BYTES = 8 * 1024,
     FDS_OTHER = 128
 };
-#define BODIES_MAX_BYTES (256ull * 1024 * 1024)
+#define BODIES_MAX_BYTES (256ull * 1024 * 1024) /* all bodies together, or twice the largest one */
+#define BODY_CAP_BYTES (1ull << 30)
 
 ig_serve_config ig_serve_defaults(void) {
     return (ig_serve_config){
@@ -139,12 +140,14 @@ static enum MHD_Result run_job(ig_serve_conn *c) {
     if (!job->queued) {
         job->queued = job->counted = true;
         atomic_fetch_add(&s->n_jobs, 1);
+        atomic_fetch_or(&c->flags, IG_CONN_HELD);
         if (!ig_serve_prep_push(s->prep, c)) {
+            atomic_fetch_and(&c->flags, ~(uint32_t)IG_CONN_HELD);
             ig_serve_refuse(&job->error, "shutting_down", NULL, "the server is shutting down");
             atomic_store(&job->prepared, true);
         }
     }
-    if (!atomic_load(&job->prepared)) return nap(c); /* prep has the job: even a client that left must wait */
+    if (!atomic_load(&job->prepared)) return nap(c);
     if (flags & IG_CONN_GONE) return MHD_NO;
     if (job->error.status) return ig_serve_send_error(c, &job->error);
     if (!job->n_choices) {
@@ -409,8 +412,8 @@ static ig_status check_config(const ig_serve_config *c, ig_err *err) {
     if (c->port < 0 || c->port > 65535) return ig_fail(err, IG_EINVAL, "port %d is not within 0 and 65535", c->port);
     if (c->connections_max < 1 || c->connections_max > CONNECTIONS_CAP)
         return ig_fail(err, IG_EINVAL, "connections %d is not within 1 and %d", c->connections_max, CONNECTIONS_CAP);
-    if (c->body_max_bytes < 1024 || c->body_max_bytes > BODIES_MAX_BYTES)
-        return ig_fail(err, IG_EINVAL, "largest body %zu is not within 1024 and %llu bytes", c->body_max_bytes, BODIES_MAX_BYTES);
+    if (c->body_max_bytes < 1024 || c->body_max_bytes > BODY_CAP_BYTES)
+        return ig_fail(err, IG_EINVAL, "largest body %zu is not within 1024 and %llu bytes", c->body_max_bytes, BODY_CAP_BYTES);
     if (!ig_serve_host_is_loopback(c->host) && !(c->api_keys && c->api_keys[0]) && !c->no_auth)
         return ig_fail(err, IG_EINVAL, "host %s is reachable from other machines: give an API key, or say that none is wanted",
                        c->host);
@@ -432,7 +435,8 @@ ig_status ig_serve_start(ig_serve **out, const ig_serve_config *config, ig_engin
     s->n_vocab = (int)ig_tokenizer_n_vocab(t);
     s->started_s = time(NULL);
     s->started_ns = ig_clock_ns();
-    s->body_budget_bytes = BODIES_MAX_BYTES;
+    s->body_budget_bytes = 2 * (uint64_t)config->body_max_bytes;
+    if (s->body_budget_bytes < BODIES_MAX_BYTES) s->body_budget_bytes = BODIES_MAX_BYTES;
     s->connections_max = fit_connections(config->connections_max);
     make_fingerprint(s);
 

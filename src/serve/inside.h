@@ -186,7 +186,8 @@ enum { /* ig_serve_conn.flags */
     IG_CONN_SUSPENDED = 1, /* whoever clears it resumes */
     IG_CONN_NEWS = 2,
     IG_CONN_GONE = 4,      /* the peer has left */
-    IG_CONN_PING = 8
+    IG_CONN_PING = 8,
+    IG_CONN_HELD = 16      /* prep has the job: nobody resumes, because MHD may close what it resumes at once */
 };
 
 typedef struct ig_serve_route ig_serve_route;

@@ -275,7 +275,8 @@ static void *prep_main(void *arg) {
     while (ig_queue_pop(p->queue, &c, -1)) {
         void *slot = ig_serve_ring_slot(p->s->watch, c->index);
         prepare(p, c);
-        atomic_store(&c->job->prepared, true); /* from here on the job may be freed */
+        atomic_store(&c->job->prepared, true);
+        atomic_fetch_and(&c->flags, ~(uint32_t)IG_CONN_HELD); /* from here on the job may be freed */
         ig_serve_ring(slot);
     }
     return NULL;
