@@ -1,7 +1,8 @@
 /* page: the chat page, put into the binary by the build.
  * Owns:    nothing: the bytes are constants.
  * Threads: net.
- * The page may run its own inline script and talk to this server, and nothing else: that is the policy below. */
+ * The page may run its own inline script (named by hash: a script that a model or a user wrote has another)
+ * and talk to this server, and nothing else: that is the policy below. */
 #include <string.h>
 
 #include "gen/page.h"
@@ -28,8 +29,8 @@ enum MHD_Result ig_serve_get_page(ig_serve_conn *c) {
     MHD_add_response_header(r, "ETag", PAGE_ETAG);
     MHD_add_response_header(r, "Cache-Control", "no-cache");
     MHD_add_response_header(r, "Content-Security-Policy",
-                            "default-src 'self' 'unsafe-inline'; connect-src 'self'; img-src 'self' data: blob:; "
-                            "object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'");
+                            "default-src 'none'; script-src " PAGE_SCRIPT_CSP "; style-src " PAGE_STYLE_CSP
+                            "; connect-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'");
     MHD_add_response_header(r, "Referrer-Policy", "no-referrer");
     return ig_serve_send(c, same ? 304 : 200, r);
 }
