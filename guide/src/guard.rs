@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 const STACK_BYTES: usize = 256 << 20;
 /// What one level may use before it allocates, and what unwinding and drops may use after.
 const STACK_SPARE: usize = 64 << 20;
-const MEMORY_MAX: isize = 256 << 20;
+pub const MEMORY_MAX: isize = 256 << 20;
 /// Of the thread's own processor time, so that a busy machine does not count.
 const CPU_MAX: Duration = Duration::from_millis(900);
 /// Of the clock on the wall, for a thread that never gets a processor.
@@ -35,6 +35,8 @@ enum End {
 
 #[derive(Default)]
 struct Budget {
+    /// What it was given at the start, to be freed by it.
+    given: isize,
     used: AtomicIsize,
     doomed: AtomicBool,
     end: Mutex<Option<End>>,
@@ -78,7 +80,7 @@ impl Counted {
         // The thread's closure keeps the budget alive as long as the pointer is set.
         let Some(budget) = (unsafe { budget.as_ref() }) else { return };
         let used = budget.used.fetch_add(n, Relaxed) + n;
-        if n <= 0 || (used <= MEMORY_MAX && !budget.doomed.load(Relaxed) && !stack_is_low()) {
+        if n <= 0 || (used <= budget.given + MEMORY_MAX && !budget.doomed.load(Relaxed) && !stack_is_low()) {
             return;
         }
         let _ = BUDGET.try_with(|b| b.set(std::ptr::null()));
@@ -134,12 +136,28 @@ fn make_idle(thread: libc::pthread_t) {
     unsafe { libc::pthread_setschedparam(thread, libc::SCHED_IDLE, &none) };
 }
 
-pub fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
+/// Runs `make` here and says how many bytes of memory what it made holds.
+pub fn measure<T>(make: impl FnOnce() -> T) -> (T, isize) {
+    let budget = Budget { given: isize::MAX - MEMORY_MAX, ..Budget::default() };
+    BUDGET.with(|b| b.set(&budget));
+    let result = catch_unwind(AssertUnwindSafe(make));
+    BUDGET.with(|b| b.set(std::ptr::null()));
+    match result {
+        Ok(made) => (made, budget.used.load(Relaxed)),
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+/// What a run left behind: its result, and the bytes it did not free (those of the result are among them).
+pub type Ran<T> = (Result<T, Failure>, isize);
+
+/// Runs `work` on a thread of its own. `given`: bytes made elsewhere that it will free.
+pub fn run<T: Send + 'static>(given: isize, work: impl FnOnce() -> T + Send + 'static) -> Ran<T> {
     static QUIET: Once = Once::new();
     // A panic becomes an error of the caller; nothing else is said about it.
     QUIET.call_once(|| std::panic::set_hook(Box::new(|_| {})));
 
-    let budget = Arc::new(Budget::default());
+    let budget = Arc::new(Budget { given, used: AtomicIsize::new(given), ..Budget::default() });
     let theirs = budget.clone();
     let thread = Builder::new().name("template".into()).stack_size(STACK_BYTES).spawn(move || {
         STACK_TOP.with(|s| s.set(stack_here()));
@@ -149,7 +167,10 @@ pub fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Resu
         theirs.set(End::Finished);
         result
     });
-    let thread = thread.map_err(Failure::NoThread)?;
+    let thread = match thread {
+        Ok(thread) => thread,
+        Err(e) => return (Err(Failure::NoThread(e)), 0),
+    };
     let start = Instant::now();
     let mut end = budget.end.lock().unwrap_or_else(|e| e.into_inner());
     while end.is_none() {
@@ -157,12 +178,15 @@ pub fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Resu
         if end.is_none() && (cpu_time(thread.as_pthread_t()) > CPU_MAX || start.elapsed() > WALL_MAX) {
             budget.doomed.store(true, Relaxed);
             make_idle(thread.as_pthread_t());
-            return Err(Failure::RanAway);
+            return (Err(Failure::RanAway), MEMORY_MAX);
         }
     }
     if *end == Some(End::Stopped) {
-        return Err(Failure::RanAway);
+        return (Err(Failure::RanAway), MEMORY_MAX);
     }
     drop(end);
-    thread.join().map_err(|_| Failure::Panic)?.map_err(|_| Failure::Panic)
+    match thread.join() {
+        Ok(Ok(result)) => (Ok(result), budget.used.load(Relaxed)),
+        _ => (Err(Failure::Panic), budget.used.load(Relaxed)),
+    }
 }

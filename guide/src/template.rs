@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{c_char, CString};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicIsize, Ordering::Relaxed};
 use std::sync::Arc;
 use std::{fmt, io};
 
@@ -21,8 +21,8 @@ const OUTPUT_BYTES_MAX: usize = 16 << 20;
 const FUEL: u64 = 1_000_000;
 /// What one unit of fuel pays for in tojson and string, which walk values.
 const WALKED_BYTES_PER_FUEL: usize = 16;
-/// Each time costs the memory that it held when it was stopped.
-const RAN_AWAY_MAX: u32 = 2;
+/// A template that lost so much memory is not run again: it was stopped twice, or leaks by and by.
+const LOST_BYTES_MAX: isize = 2 * guard::MEMORY_MAX;
 const STRFTIME_BYTES_MAX: usize = 1024;
 
 /// Codes of src/text/guide.h.
@@ -83,7 +83,8 @@ impl std::error::Error for Raised {}
 
 pub struct Template {
     env: Environment<'static>,
-    ran_away: AtomicU32,
+    /// Bytes that renders did not give back: threads that were stopped, values that hold themselves.
+    lost: AtomicIsize,
 }
 
 impl From<guard::Failure> for Failure {
@@ -98,7 +99,7 @@ impl From<guard::Failure> for Failure {
 
 impl Template {
     pub fn compile(source: Vec<u8>) -> Result<Template, Failure> {
-        guard::run(move || Template::compile_here(&source))?
+        guard::run(0, move || Template::compile_here(&source)).0?
     }
 
     fn compile_here(source: &[u8]) -> Result<Template, Failure> {
@@ -145,23 +146,26 @@ impl Template {
         env.remove_global("debug");
         env.remove_filter("pprint");
         env.add_template_owned(NAME, source).map_err(|e| Failure::of(&e))?;
-        Ok(Template { env, ran_away: AtomicU32::new(0) })
+        Ok(Template { env, lost: AtomicIsize::new(0) })
     }
 
     /// `context` is a JSON object: the variables of the template.
     pub fn render(self: Arc<Self>, context: &[u8], now_s: i64) -> Result<String, Failure> {
-        if self.ran_away.load(Relaxed) >= RAN_AWAY_MAX {
+        if self.lost.load(Relaxed) >= LOST_BYTES_MAX {
             return Err(Failure::limit("it took too much time or memory before and is not run again"));
         }
         // Here and not on the guarded thread: the size of a request is not the template's fault.
-        let variables: BTreeMap<String, Value> =
-            serde_json::from_slice(context).map_err(|e| Failure::failed(format!("template variables: {e}")))?;
+        let (variables, given) = guard::measure(|| serde_json::from_slice::<BTreeMap<String, Value>>(context));
+        let variables = variables.map_err(|e| Failure::failed(format!("template variables: {e}")))?;
         let template = self.clone();
-        guard::run(move || template.render_here(variables, now_s)).map_err(|e| {
-            let ran_away = matches!(e, guard::Failure::RanAway);
-            self.ran_away.fetch_add(ran_away.into(), Relaxed);
-            e
-        })?
+        let (result, kept) = guard::run(given, move || template.render_here(variables, now_s));
+        let text_bytes = match &result {
+            Ok(Ok(text)) => text.capacity(),
+            Ok(Err(failure)) => failure.message.capacity(),
+            Err(_) => 0,
+        };
+        self.lost.fetch_add((kept - text_bytes as isize).max(0), Relaxed);
+        result?
     }
 
     fn render_here(&self, mut variables: BTreeMap<String, Value>, now_s: i64) -> Result<String, Failure> {

@@ -166,7 +166,7 @@ TEST(what_cannot_be_rendered_is_refused_and_leaves_nothing) {
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct chat c;
         chat_open(&c, bad[i][0], bad[i][1]);
-        c.in.continue_final = ig_json_get(c.in.kwargs, "continue") != NULL;
+        c.in.continue_final = c.in.kwargs && ig_json_get(c.in.kwargs, "continue");
         CHECK_MSG(chat_render(&c) == IG_EINVAL && strstr(c.err.msg, bad[i][2]), "%s: %s", bad[i][1], c.err.msg);
         CHECK(c.prompt.n == 0 && c.plain == NULL);
         chat_close(&c);

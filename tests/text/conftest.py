@@ -1,3 +1,4 @@
+"""Fixtures of the comparisons: the driver, the model, its metadata."""
 import os
 import sys
 
