@@ -30,6 +30,9 @@ OPT_K  := $(if $(SAN),-O1,-O3)
 
 PKGS   := libmicrohttpd libpcre2-8 libutf8proc libxxhash
 LIBS   := $(shell pkg-config --libs $(PKGS) 2>/dev/null) -lutf8proc -lxxhash -lpthread -lm -ldl
+ifneq ($(shell pkg-config --exists $(PKGS) 2>/dev/null && echo yes),yes)
+$(warning pkg-config does not find all of $(PKGS). ./run installs them; tools/packages.txt says why)
+endif
 # yyjson from the system when it has one, else its source, fetched and checked by tools/fetch.py.
 ifeq ($(shell pkg-config --exists 'yyjson >= 0.8' 2>/dev/null && echo yes),yes)
 LIBS   += $(shell pkg-config --libs yyjson)
@@ -85,8 +88,8 @@ RUN_TESTS      = $(abspath $(TEST_PROGRAMS) $(CHECK_KERN)) \
 all: $(B)/ingle
 tests: $(TEST_PROGRAMS) $(CHECK_KERN) $(FUZZERS)
 
-# GNU ld groups are not needed: objects are given whole, and libguide.a is the only archive.
-LINK = @echo "  LD   $@"; \
+# Objects are given whole; libguide.a is the only archive.
+LINK = $(Q)echo "  LD   $@"; \
        $(CC) $(SANF) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) -Wl,--as-needed $(LIBS)
 $(B)/ingle: $(B)/app/main.o $(call linked,app) $(B)/gen/sources
 	$(LINK)
@@ -105,7 +108,7 @@ fuzz_uses = $(sort $(foreach i,$(call included,tests/fuzz/fuzz_$(1).c),$(LINK_$(
 define fuzz_rule
 $(B)/fuzz_$(1): tests/fuzz/fuzz_$(1).c $(wildcard tests/fuzz/*.h) $(B)/gen/flags \
                 $(foreach f,$(call fuzz_uses,$(1)),$(OBJ_$(f)))
-	@echo "  LD   $$@"; $(COMPILE) $(OPT) $(CFLAGS) $(FUZZ_FLAGS) -o $$@ $$< $$(filter %.o %.a,$$^) \
+	$(Q)echo "  LD   $$@"; $(COMPILE) $(OPT) $(CFLAGS) $(FUZZ_FLAGS) -o $$@ $$< $$(filter %.o %.a,$$^) \
 	  -Wl,--as-needed $(LIBS)
 endef
 $(foreach f,$(FUZZ),$(eval $(call fuzz_rule,$(f))))
@@ -113,7 +116,7 @@ $(foreach f,$(FUZZ),$(eval $(call fuzz_rule,$(f))))
 # ---- compiling --------------------------------------------------------------------------------------------
 
 # $(1): flags. Each object also depends on the command line that made it.
-compile = @mkdir -p $(@D); echo "  CC   $@"; $(COMPILE) $(1) $(CFLAGS) -MMD -MP -c -o $@ $<
+compile = $(Q)mkdir -p $(@D); echo "  CC   $@"; $(COMPILE) $(1) $(CFLAGS) -MMD -MP -c -o $@ $<
 $(B)/%.o: src/%.c $(B)/gen/flags
 	$(call compile,$(OPT))
 k_flags = $(OPT_K) $(FLAGS_$(1)) -DIG_ISA=$(1)
@@ -142,14 +145,14 @@ listed = @mkdir -p $(@D) && printf '%s\n' $(1) > $@.new && \
 $(B)/gen/flags: FORCE
 	$(call listed,'$(shell $(CC) -v 2>&1 | grep version)' '$(COMPILE) $(OPT) $(OPT_K) $(CFLAGS) $(LDFLAGS)')
 $(B)/gen/sources: FORCE
-	$(call listed,$(wildcard src/*/*.c src/kern/*/*.c))
+	$(call listed,$(wildcard src/*/*.c src/kern/*/*.c) $(LIBS))
 $(B)/gen/kern_list.h: FORCE
 	$(call listed,$(foreach i,$(ISAS),$(K_SRC:%='KERN_FILE(%, $(i))') \
 	  $(patsubst %.$(i),'KERN_FILE(%, $(i))',$(filter %.$(i),$(TUNED)))))
 $(B)/gen/family_list.h: FORCE
 	$(call listed,$(patsubst src/model/family_%.c,'FAMILY_FILE(%)',$(wildcard src/model/family_*.c)))
 $(B)/gen/page.h: web/index.html tools/embed.py
-	@mkdir -p $(@D); echo "  GEN  $@"; python3 tools/embed.py page web/index.html $@
+	$(Q)mkdir -p $(@D); echo "  GEN  $@"; python3 tools/embed.py page web/index.html $@
 FORCE:
 
 # ---- what others wrote: compiled as it is -----------------------------------------------------------------
@@ -158,13 +161,14 @@ ifdef YYJSON
 $(YYJSON)/yyjson.h $(YYJSON)/yyjson.c &: tools/fetch.py
 	$(Q)python3 tools/fetch.py yyjson $(YYJSON)
 $(B)/third/yyjson.o: $(YYJSON)/yyjson.c $(B)/gen/flags
-	@mkdir -p $(@D); echo "  CC   $@"
-	@$(CC) $(OPT) -g $(SANF) $(if $(SAN),-fno-sanitize=undefined) -w -c -o $@ $<
+	$(Q)mkdir -p $(@D); echo "  CC   $@"; \
+	  $(CC) $(OPT) -g $(SANF) $(if $(SAN),-fno-sanitize=undefined) -w -c -o $@ $<
 endif
 # cargo keeps the old library until the new one is whole, so an interrupted build must not remove it.
 .PRECIOUS: $(GUIDE)
 $(GUIDE): guide/Cargo.toml guide/Cargo.lock $(wildcard guide/src/*.rs)
-	$(Q)sh tools/cargo.sh build --release --locked --manifest-path guide/Cargo.toml --target-dir $(D)/guide
+	$(Q)echo "  RUST $@: the first time takes minutes"; \
+	  sh tools/cargo.sh build --release --locked --manifest-path guide/Cargo.toml --target-dir $(D)/guide
 	@touch $@
 
 # ---- checks -----------------------------------------------------------------------------------------------
