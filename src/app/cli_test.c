@@ -1,0 +1,304 @@
+/* The verbs as a person runs them: in a process of their own, judged by exit code, stdout and stderr. */
+#include "app/app.h"
+#include "base/test.h"
+#include "file/file.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { LIMIT_S = 120, OUT_BYTES_MAX = 1 << 20 };
+
+typedef int verb_fn(int argc, char **argv);
+
+typedef struct child {
+    pid_t pid;
+    int in, out, err; /* the ends that we hold */
+    ig_buf text, errors;
+} child;
+
+#define WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+static void start(child *c, verb_fn *verb, const char *const *words) {
+    int in[2], out[2], err[2];
+    if (pipe2(in, O_CLOEXEC) || pipe2(out, O_CLOEXEC) || pipe2(err, O_CLOEXEC)) abort();
+    fflush(NULL);
+    *c = (child){.in = in[1], .out = out[0], .err = err[0]};
+    c->text = c->errors = ig_buf_init(OUT_BYTES_MAX);
+    c->pid = fork();
+    if (c->pid < 0) abort();
+    if (c->pid == 0) {
+        static char text[16][512];
+        char *argv[17];
+        int argc = 0;
+        dup2(in[0], STDIN_FILENO), dup2(out[1], STDOUT_FILENO), dup2(err[1], STDERR_FILENO);
+        close(in[1]);
+        alarm(LIMIT_S); /* a verb that hangs dies, and the test says so */
+        for (; words[argc] && argc < 16; argc++) {
+            argv[argc] = text[argc];
+            snprintf(text[argc], sizeof text[argc], "%s", words[argc]);
+        }
+        argv[argc] = NULL;
+        int code = verb(argc, argv);
+        fflush(stdout);
+        _exit(code);
+    }
+    close(in[0]), close(out[1]), close(err[1]);
+}
+
+/* Reads both streams until `until` is in stdout (NULL: until both end). */
+static void follow(child *c, const char *until) {
+    struct pollfd p[2] = {{.fd = c->out, .events = POLLIN}, {.fd = c->err, .events = POLLIN}};
+    while (p[0].fd >= 0 || p[1].fd >= 0) {
+        char part[4096];
+        if (until && c->text.n && strstr(c->text.p, until)) return;
+        if (poll(p, 2, LIMIT_S * 1000) <= 0) return;
+        for (int i = 0; i < 2; i++) {
+            if (!p[i].revents) continue;
+            ssize_t got = read(p[i].fd, part, sizeof part);
+            if (got <= 0)
+                p[i].fd = -1;
+            else
+                ig_buf_add(i ? &c->errors : &c->text, part, (size_t)got);
+        }
+    }
+}
+
+/* The exit code; -signal when one ended it. */
+static int finish(child *c) {
+    int status;
+    if (c->in >= 0) close(c->in);
+    follow(c, NULL);
+    close(c->out), close(c->err);
+    while (waitpid(c->pid, &status, 0) < 0 && errno == EINTR) {
+    }
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+static void drop(child *c) {
+    ig_buf_free(&c->text);
+    ig_buf_free(&c->errors);
+}
+
+static const char *text_of(const ig_buf *b) {
+    return b->n ? b->p : "";
+}
+
+/* Runs a verb with `input` on stdin. */
+static int run(child *c, verb_fn *verb, const char *const *words, const char *input) {
+    start(c, verb, words);
+    if (input && write(c->in, input, strlen(input)) < 0) abort();
+    close(c->in);
+    c->in = -1;
+    return finish(c);
+}
+
+/* The exit code must be `code` and stderr must hold `says`. */
+static void fails(verb_fn *verb, const char *const *words, int code, const char *says) {
+    child c;
+    int got = run(&c, verb, words, NULL);
+    CHECK_MSG(got == code && strstr(text_of(&c.errors), says), "%s %s: exit code %d instead of %d: %s",
+              words[0], words[1] ? words[1] : "", got, code, text_of(&c.errors));
+    CHECK_MSG(c.text.n == 0, "a failed verb printed: %s", text_of(&c.text));
+    drop(&c);
+}
+
+static const char *model(void) {
+    static char path[512];
+    const char *own = getenv("INGLE_TEST_MODEL"), *cache = getenv("INGLE_CACHE"),
+               *xdg = getenv("XDG_CACHE_HOME");
+    const char *home = getenv("HOME"), *file = "models/SmolLM2-135M-Instruct.Q4_1.gguf";
+    if (own)
+        snprintf(path, sizeof path, "%s", own);
+    else if (cache)
+        snprintf(path, sizeof path, "%s/%s", cache, file);
+    else if (xdg)
+        snprintf(path, sizeof path, "%s/ingle/%s", xdg, file);
+    else
+        snprintf(path, sizeof path, "%s/.cache/ingle/%s", home ? home : "", file);
+    return access(path, R_OK) == 0 ? path : NULL;
+}
+#define NEED_MODEL()                                                                                         \
+    const char *m = model();                                                                                 \
+    if (!m) SKIP("no model in the cache and no INGLE_TEST_MODEL")
+
+/* ---- without a model ----------------------------------------------------------------------------------- */
+
+TEST(every_verb_prints_its_help_on_stdout) {
+    static verb_fn *const verbs[] = {ig_cmd_serve, ig_cmd_chat,  ig_cmd_generate, ig_cmd_tokens,
+                                     ig_cmd_show,  ig_cmd_bench, ig_cmd_version};
+    for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
+        child c;
+        CHECK(run(&c, verbs[i], WORDS("x", "--help"), NULL) == IG_EXIT_OK);
+        CHECK(strstr(text_of(&c.text), "usage: ingle ") && c.errors.n == 0);
+        drop(&c);
+    }
+}
+
+TEST(a_wrong_command_line_costs_no_model_and_exits_2) {
+    fails(ig_cmd_generate, WORDS("generate"), IG_EXIT_USAGE, "no prompt");
+    fails(ig_cmd_generate, WORDS("generate", "--raw", "--system", "x", "-p", "y"), IG_EXIT_USAGE, "--raw");
+    fails(ig_cmd_serve, WORDS("serve", "--prot", "1"), IG_EXIT_USAGE, "did you mean --port");
+    fails(ig_cmd_serve, WORDS("serve", "--host", "0.0.0.0"), IG_EXIT_USAGE, "--api-key");
+    fails(ig_cmd_serve, WORDS("serve", "--log-level", "loud"), IG_EXIT_USAGE, "debug info warn error");
+    fails(ig_cmd_bench, WORDS("bench", "--runs", "0"), IG_EXIT_USAGE, "limit 1..");
+}
+
+TEST(files_that_are_no_models_exit_3_or_6) {
+    char path[] = "/tmp/ig-cli-XXXXXX";
+    int fd = mkstemp(path);
+    fails(ig_cmd_show, WORDS("show", "/nonexistent/m.gguf"), IG_EXIT_NOT_FOUND, "/nonexistent/m.gguf");
+    CHECK(write(fd, "GGUF\3\0\0\0", 8) == 8);
+    fails(ig_cmd_show, WORDS("show", path), IG_EXIT_CORRUPT, "truncated at byte 8");
+    fails(ig_cmd_generate, WORDS("generate", path, "-p", "x"), IG_EXIT_CORRUPT, "truncated at byte 8");
+    fails(ig_cmd_serve, WORDS("serve", path, "--port", "0"), IG_EXIT_CORRUPT, "truncated at byte 8");
+    close(fd);
+    unlink(path);
+}
+
+TEST(a_taken_port_exits_7_before_a_model_is_looked_for) {
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof a;
+    char port[8];
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (bind(fd, (struct sockaddr *)&a, sizeof a) || listen(fd, 1) ||
+        getsockname(fd, (struct sockaddr *)&a, &n))
+        SKIP("no loopback to listen on");
+    snprintf(port, sizeof port, "%d", ntohs(a.sin_port));
+    fails(ig_cmd_serve, WORDS("serve", "/nonexistent/m.gguf", "--port", port), IG_EXIT_BUSY, "is taken");
+    close(fd);
+}
+
+/* ---- with one ------------------------------------------------------------------------------------------ */
+
+TEST(the_same_seed_gives_the_same_text_as_text_and_as_json) {
+    NEED_MODEL();
+    child plain, json, other;
+    const char *const words[] = {"generate", m,   "-p", "Tell a story.", "-n", "12", "--temp", "1.5",
+                                 "--seed",   "7", NULL};
+    CHECK(run(&plain, ig_cmd_generate, words, NULL) == IG_EXIT_OK && plain.text.n > 4);
+    CHECK(run(&json, ig_cmd_generate,
+              WORDS("generate", m, "-p", "-", "-n", "12", "--temp", "1.5", "--seed", "7", "--json",
+                    "--threads", "1"),
+              "Tell a story.") == IG_EXIT_OK);
+    CHECK(run(&other, ig_cmd_generate,
+              WORDS("generate", m, "-p", "Tell a story.", "-n", "12", "--temp", "1.5", "--seed", "8"),
+              NULL) == IG_EXIT_OK);
+    yyjson_doc *doc = NULL;
+    ig_err err = {0};
+    if (CHECK_MSG(ig_json_parse(&doc, text_of(&json.text), json.text.n, (ig_json_limits){1 << 20, 16},
+                                &err) == IG_OK,
+                  "%s", err.msg)) {
+        yyjson_val *root = yyjson_doc_get_root(doc);
+        const char *text = yyjson_get_str(ig_json_get(root, "text"));
+        size_t n = text ? strlen(text) : 0;
+        CHECK_MSG(n && strncmp(text, text_of(&plain.text), n) == 0, "\"%s\" and \"%s\"",
+                  text ? text : "nothing", text_of(&plain.text));
+        CHECK(yyjson_get_uint(ig_json_get(root, "seed")) == 7);
+        CHECK(yyjson_get_int(ig_json_get(ig_json_get(root, "usage"), "completion_tokens")) <= 12);
+    }
+    CHECK_MSG(strcmp(text_of(&plain.text), text_of(&other.text)) != 0, "seeds 7 and 8 give the same text");
+    CHECK(text_of(&plain.text)[plain.text.n - 1] == '\n'); /* the shell's prompt starts a line of its own */
+    yyjson_doc_free(doc);
+    drop(&plain), drop(&json), drop(&other);
+}
+
+TEST(a_stop_string_ends_the_text_before_itself) {
+    NEED_MODEL();
+    child all, cut;
+    CHECK(run(&all, ig_cmd_generate,
+              WORDS("generate", m, "--raw", "-p", "1 2 3 4 5", "-n", "12", "--temp", "0"), NULL) == 0);
+    CHECK(run(&cut, ig_cmd_generate,
+              WORDS("generate", m, "--raw", "-p", "1 2 3 4 5", "-n", "12", "--temp", "0", "--stop", "8",
+                    "--stats"),
+              NULL) == 0);
+    const char *at = strstr(text_of(&all.text), "8");
+    if (CHECK_MSG(at, "the model does not count: %s", text_of(&all.text)))
+        CHECK(strncmp(text_of(&cut.text), all.text.p, (size_t)(at - all.text.p)) == 0 &&
+              !strstr(cut.text.p, "8"));
+    CHECK(strstr(text_of(&cut.errors), "(stop)") && strstr(text_of(&cut.errors), "seed"));
+    drop(&all), drop(&cut);
+}
+
+TEST(an_interrupted_answer_exits_130_with_what_there_was) {
+    NEED_MODEL();
+    child c;
+    start(&c, ig_cmd_generate,
+          WORDS("generate", m, "--raw", "-p", "One, two, three,", "-n", "4000", "--temp", "1.5"));
+    follow(&c, " ");
+    kill(c.pid, SIGINT);
+    CHECK(finish(&c) == IG_EXIT_INTERRUPTED && c.text.n > 0);
+    drop(&c);
+}
+
+TEST(tokens_say_what_they_stand_for) {
+    NEED_MODEL();
+    static const char text[] = "Hello  w\xc3\xb6rld \xf0\x9f\x99\x82\n\tx<|im_end|>";
+    child c, count;
+    yyjson_doc *doc = NULL;
+    ig_buf joined = ig_buf_init(4096);
+    CHECK(run(&c, ig_cmd_tokens, WORDS("tokens", "-m", m, "--json"), text) == IG_EXIT_OK);
+    if (CHECK(ig_json_parse(&doc, text_of(&c.text), c.text.n, (ig_json_limits){1 << 20, 16}, NULL) ==
+              IG_OK)) {
+        yyjson_val *list = ig_json_get(yyjson_doc_get_root(doc), "tokens"), *one, *byte;
+        size_t i, j, n, n_bytes;
+        yyjson_arr_foreach(list, i, n, one) {
+            yyjson_val *bytes = ig_json_get(one, "bytes");
+            const char *piece = yyjson_get_str(ig_json_get(one, "text"));
+            if (piece) ig_buf_add_str(&joined, piece);
+            yyjson_arr_foreach(bytes, j, n_bytes, byte)
+                ig_buf_add(&joined, &(char){(char)yyjson_get_int(byte)}, 1);
+        }
+        CHECK_MSG(joined.n && strcmp(joined.p, text) == 0, "\"%s\"", text_of(&joined));
+        CHECK(run(&count, ig_cmd_tokens, WORDS("tokens", "-m", m, "--count"), text) == IG_EXIT_OK);
+        CHECK((size_t)atoi(text_of(&count.text)) == yyjson_arr_size(list));
+        drop(&count);
+    }
+    yyjson_doc_free(doc);
+    ig_buf_free(&joined);
+    drop(&c);
+}
+
+TEST(a_budget_that_is_too_small_exits_4_with_the_numbers) {
+    NEED_MODEL();
+    fails(ig_cmd_generate, WORDS("generate", m, "-p", "x", "--memory-budget", "10M"), IG_EXIT_MEMORY,
+          "9 MiB");
+    fails(ig_cmd_serve, WORDS("serve", m, "--port", "0", "--memory-budget", "200M"), IG_EXIT_MEMORY,
+          "200000000");
+}
+
+TEST(the_server_says_ready_on_one_line_and_ends_well) {
+    NEED_MODEL();
+    child c;
+    start(&c, ig_cmd_serve,
+          WORDS("serve", m, "--port", "0", "--api-key", "sesame", "--ctx", "512", "--batch", "2"));
+    follow(&c, "\n");
+    CHECK_MSG(strncmp(text_of(&c.text), "ready http://127.0.0.1:", 23) == 0, "%s", text_of(&c.text));
+    CHECK(strstr(text_of(&c.text), " ctx=512 slots=2\n"));
+    kill(c.pid, SIGTERM);
+    int code = finish(&c);
+    CHECK_MSG(code == IG_EXIT_OK, "exit code %d: %s", code, text_of(&c.errors));
+    CHECK(c.text.n && strchr(c.text.p, '\n') == c.text.p + c.text.n - 1); /* exactly one line */
+    drop(&c);
+}
+
+TEST(a_model_is_shown_with_its_plan_and_a_refused_one_with_the_reason) {
+    NEED_MODEL();
+    child c;
+    CHECK(run(&c, ig_cmd_show, WORDS("show", m), NULL) == IG_EXIT_OK);
+    CHECK(strstr(text_of(&c.text), "runs         yes") && strstr(text_of(&c.text), "linear"));
+    drop(&c);
+    CHECK(run(&c, ig_cmd_show, WORDS("show", m, "--memory-budget", "10M"), NULL) == IG_EXIT_OK);
+    CHECK(strstr(text_of(&c.text), "runs         no: ") && strstr(text_of(&c.text), "9 MiB"));
+    drop(&c);
+    CHECK(run(&c, ig_cmd_show, WORDS("show", m, "--json"), NULL) == IG_EXIT_OK);
+    CHECK(strstr(text_of(&c.text), "\"runs\": true"));
+    drop(&c);
+}
