@@ -19,14 +19,16 @@ static bool is_chat(const ig_serve_job *job) {
 
 /* {"id":..,"object":..,"created":..,"model":..,"system_fingerprint":.., and a comma */
 static bool put_head(ig_serve_job *job, ig_buf *out) {
-    const char *object = !is_chat(job) ? "text_completion" : job->req.stream ? "chat.completion.chunk" : "chat.completion";
+    const char *object = !is_chat(job)     ? "text_completion"
+                         : job->req.stream ? "chat.completion.chunk"
+                                           : "chat.completion";
     return ig_buf_addf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", job->id, object,
                        (long long)job->created_s) &&
            ig_serve_put_cstr(out, job->s->config.model_id) &&
            ig_buf_addf(out, ",\"system_fingerprint\":\"%s\",", job->s->fingerprint);
 }
 
-/* ---- logprobs ------------------------------------------------------------------------------------------------- */
+/* ---- logprobs ------------------------------------------------------------------------------------------ */
 
 static double finite_logprob(float x) {
     return isfinite(x) ? (double)x : -9999.0; /* JSON has no infinity */
@@ -72,7 +74,8 @@ bool ig_openai_note_logprob(ig_serve_job *job, ig_serve_choice *c, int index, ui
               put_comma(&c->lp_tops) && ig_buf_add(&c->lp_tops, "{", 1);
     for (int i = 0; ok && i < n_top; i++) {
         bytes = ig_tokenizer_bytes(t, top[i].id);
-        ok = (i == 0 || ig_buf_add(&c->lp_tops, ",", 1)) && ig_serve_put_string(&c->lp_tops, bytes.p, bytes.n) &&
+        ok = (i == 0 || ig_buf_add(&c->lp_tops, ",", 1)) &&
+             ig_serve_put_string(&c->lp_tops, bytes.p, bytes.n) &&
              ig_buf_addf(&c->lp_tops, ":%.9g", finite_logprob(top[i].logprob));
     }
     return ok && ig_buf_add(&c->lp_tops, "}", 1);
@@ -94,7 +97,8 @@ static bool put_logprobs(ig_serve_job *job, ig_serve_choice *c, ig_buf *out) {
         ok = ig_buf_add_str(out, "{\"tokens\":[") && add_buf(out, &c->lp_content) &&
              ig_buf_add_str(out, "],\"token_logprobs\":[") && add_buf(out, &c->lp_values) &&
              ig_buf_add_str(out, "],\"top_logprobs\":[") && add_buf(out, &c->lp_tops) &&
-             ig_buf_add_str(out, "],\"text_offset\":[") && add_buf(out, &c->lp_offsets) && ig_buf_add_str(out, "]}");
+             ig_buf_add_str(out, "],\"text_offset\":[") && add_buf(out, &c->lp_offsets) &&
+             ig_buf_add_str(out, "]}");
     ig_buf_clear(&c->lp_content);
     ig_buf_clear(&c->lp_values);
     ig_buf_clear(&c->lp_tops);
@@ -102,7 +106,7 @@ static bool put_logprobs(ig_serve_job *job, ig_serve_choice *c, ig_buf *out) {
     return ok;
 }
 
-/* ---- usage and statistics ---------------------------------------------------------------------------------------- */
+/* ---- usage and statistics ------------------------------------------------------------------------------ */
 
 static bool put_usage(ig_serve_job *job, ig_buf *out) {
     long long prompt = 0, cached = 0, completion = 0;
@@ -131,11 +135,12 @@ static bool put_statistics(ig_serve_job *job, ig_buf *out) {
     atomic_store(&job->s->last_ttft_us, st.first_token_ns / 1000);
     atomic_store(&job->s->last_prefill_mtps, (uint64_t)(prefill * 1000));
     atomic_store(&job->s->last_decode_mtps, (uint64_t)(decode * 1000));
-    bool ok = ig_buf_addf(out,
-                          "{\"seed\":%llu,\"queue_ms\":%llu,\"ttft_ms\":%llu,\"prefill_tps\":%.1f,\"decode_tps\":%.1f,"
-                          "\"stop\":",
-                          (unsigned long long)job->req.sampling.seed, (unsigned long long)(st.queue_ns / 1000000),
-                          (unsigned long long)(st.first_token_ns / 1000000), prefill, decode);
+    bool ok = ig_buf_addf(
+        out,
+        "{\"seed\":%llu,\"queue_ms\":%llu,\"ttft_ms\":%llu,\"prefill_tps\":%.1f,\"decode_tps\":%.1f,"
+        "\"stop\":",
+        (unsigned long long)job->req.sampling.seed, (unsigned long long)(st.queue_ns / 1000000),
+        (unsigned long long)(st.first_token_ns / 1000000), prefill, decode);
     if (c->stopped_by >= 0)
         ok = ok && ig_serve_put_string(out, job->req.stops[c->stopped_by].p, job->req.stops[c->stopped_by].n);
     else
@@ -143,7 +148,7 @@ static bool put_statistics(ig_serve_job *job, ig_buf *out) {
     return ok && ig_buf_add_str(out, ",\"tier\":\"L3\"}");
 }
 
-/* ---- chunks ---------------------------------------------------------------------------------------------------------- */
+/* ---- chunks -------------------------------------------------------------------------------------------- */
 
 static bool begin_chunk(ig_serve_job *job) {
     return ig_buf_add_str(&job->out, "data: ") && put_head(job, &job->out);
@@ -170,11 +175,13 @@ bool ig_openai_chunk(ig_serve_job *job, int index) {
     ig_serve_choice *c = &job->choices[index];
     ig_buf *out = &job->out;
     bool ok = begin_chunk(job) &&
-              ig_buf_addf(out, is_chat(job) ? "\"choices\":[{\"index\":%d,\"delta\":{\"content\":"
-                                            : "\"choices\":[{\"index\":%d,\"text\":", index) &&
+              ig_buf_addf(out,
+                          is_chat(job) ? "\"choices\":[{\"index\":%d,\"delta\":{\"content\":"
+                                       : "\"choices\":[{\"index\":%d,\"text\":",
+                          index) &&
               ig_serve_put_string(out, c->text.p, c->text.n) &&
-              ig_buf_add_str(out, is_chat(job) ? "},\"logprobs\":" : ",\"logprobs\":") && put_logprobs(job, c, out) &&
-              ig_buf_add_str(out, ",\"finish_reason\":null}]") && end_chunk(job);
+              ig_buf_add_str(out, is_chat(job) ? "},\"logprobs\":" : ",\"logprobs\":") &&
+              put_logprobs(job, c, out) && ig_buf_add_str(out, ",\"finish_reason\":null}]") && end_chunk(job);
     ig_buf_clear(&c->text);
     return ok;
 }
@@ -183,9 +190,12 @@ bool ig_openai_finish(ig_serve_job *job, int index, bool is_last) {
     ig_serve_choice *c = &job->choices[index];
     ig_buf *out = &job->out;
     bool ok = begin_chunk(job) &&
-              ig_buf_addf(out, is_chat(job) ? "\"choices\":[{\"index\":%d,\"delta\":{},\"logprobs\":"
-                                            : "\"choices\":[{\"index\":%d,\"text\":\"\",\"logprobs\":", index) &&
-              put_logprobs(job, c, out) && ig_buf_addf(out, ",\"finish_reason\":\"%s\"}]", finish_name(c->finish));
+              ig_buf_addf(out,
+                          is_chat(job) ? "\"choices\":[{\"index\":%d,\"delta\":{},\"logprobs\":"
+                                       : "\"choices\":[{\"index\":%d,\"text\":\"\",\"logprobs\":",
+                          index) &&
+              put_logprobs(job, c, out) &&
+              ig_buf_addf(out, ",\"finish_reason\":\"%s\"}]", finish_name(c->finish));
     if (ok && is_last) ok = ig_buf_add_str(out, ",\"ingle\":") && put_statistics(job, out);
     if (ok && is_last && !job->req.include_usage)
         return ig_buf_add_str(out, ",\"usage\":") && put_usage(job, out) && ig_buf_add_str(out, "}\n\n");
@@ -200,18 +210,21 @@ bool ig_openai_tail(ig_serve_job *job) {
     return ig_buf_add_str(out, "data: [DONE]\n\n");
 }
 
-/* ---- the whole answer -------------------------------------------------------------------------------------------------- */
+/* ---- the whole answer ---------------------------------------------------------------------------------- */
 
 bool ig_openai_whole(ig_serve_job *job, ig_buf *out) {
     bool ok = put_head(job, out) && ig_buf_add_str(out, "\"choices\":[");
     for (int i = 0; ok && i < job->n_choices; i++) {
         ig_serve_choice *c = &job->choices[i];
-        ok = ig_buf_addf(out, is_chat(job) ? "%s{\"index\":%d,\"message\":{\"role\":\"assistant\",\"content\":"
-                                           : "%s{\"index\":%d,\"text\":", i ? "," : "", i) &&
+        ok = ig_buf_addf(out,
+                         is_chat(job) ? "%s{\"index\":%d,\"message\":{\"role\":\"assistant\",\"content\":"
+                                      : "%s{\"index\":%d,\"text\":",
+                         i ? "," : "", i) &&
              ig_serve_put_string(out, c->text.p, c->text.n) &&
              ig_buf_add_str(out, is_chat(job) ? ",\"refusal\":null},\"logprobs\":" : ",\"logprobs\":") &&
-             put_logprobs(job, c, out) && ig_buf_addf(out, ",\"finish_reason\":\"%s\"}", finish_name(c->finish));
+             put_logprobs(job, c, out) &&
+             ig_buf_addf(out, ",\"finish_reason\":\"%s\"}", finish_name(c->finish));
     }
-    return ok && ig_buf_add_str(out, "],\"usage\":") && put_usage(job, out) && ig_buf_add_str(out, ",\"ingle\":") &&
-           put_statistics(job, out) && ig_buf_add_str(out, "}");
+    return ok && ig_buf_add_str(out, "],\"usage\":") && put_usage(job, out) &&
+           ig_buf_add_str(out, ",\"ingle\":") && put_statistics(job, out) && ig_buf_add_str(out, "}");
 }

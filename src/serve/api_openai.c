@@ -13,19 +13,22 @@
 
 enum { MEMBERS_MAX = 4096, KWARGS_MAX = 256 }; /* look-ups walk the members */
 
-/* ---- known and not supported ------------------------------------------------------------------------------ */
+/* ---- known and not supported --------------------------------------------------------------------------- */
 
 typedef enum off {
-    OFF_NEVER,     /* any value but null is refused */
-    OFF_FALSE,     /* false */
-    OFF_ZERO,      /* a number equal to .off */
-    OFF_ZERO_ONE,  /* 0 or 1 */
-    OFF_EMPTY,     /* an empty array, object or string */
-    OFF_TRUE       /* true */
+    OFF_NEVER,    /* any value but null is refused */
+    OFF_FALSE,    /* false */
+    OFF_ZERO,     /* a number equal to .off */
+    OFF_ZERO_ONE, /* 0 or 1 */
+    OFF_EMPTY,    /* an empty array, object or string */
+    OFF_TRUE      /* true */
 } off;
 
-enum { FOR_CHAT = 1 << IG_SERVE_CHAT | 1 << IG_SERVE_COUNT | 1 << IG_SERVE_APPLY_TEMPLATE,
-       FOR_TEXT = 1 << IG_SERVE_COMPLETION, FOR_BOTH = FOR_CHAT | FOR_TEXT };
+enum {
+    FOR_CHAT = 1 << IG_SERVE_CHAT | 1 << IG_SERVE_COUNT | 1 << IG_SERVE_APPLY_TEMPLATE,
+    FOR_TEXT = 1 << IG_SERVE_COMPLETION,
+    FOR_BOTH = FOR_CHAT | FOR_TEXT
+};
 
 static const struct field {
     const char *key;
@@ -85,9 +88,14 @@ static const struct range {
     const char *key;
     double lo, hi;
 } ranges[] = {
-    {"presence_penalty", -2, 2},   {"frequency_penalty", -2, 2}, {"repetition_penalty", 0, 1e6},
-    {"repeat_penalty", 0, 1e6},    {"xtc_probability", 0, 1},    {"xtc_threshold", 0, 0.5},
-    {"repetition_context_size", 0, INT_MAX}, {"presence_context_size", 0, INT_MAX},
+    {"presence_penalty", -2, 2},
+    {"frequency_penalty", -2, 2},
+    {"repetition_penalty", 0, 1e6},
+    {"repeat_penalty", 0, 1e6},
+    {"xtc_probability", 0, 1},
+    {"xtc_threshold", 0, 0.5},
+    {"repetition_context_size", 0, INT_MAX},
+    {"presence_context_size", 0, INT_MAX},
     {"frequency_context_size", 0, INT_MAX},
 };
 
@@ -113,36 +121,39 @@ static bool refuse_unsupported(yyjson_val *root, ig_serve_kind kind, ig_http_err
         const struct field *f = &fields[i];
         yyjson_val *v = f->routes & 1 << kind ? ig_json_get(root, f->key) : NULL;
         if (v && !is_off(v, f))
-            return ig_serve_refuse(e, "unsupported_parameter", f->key, "%s is not supported by this server; leave it out",
-                                   f->key);
+            return ig_serve_refuse(e, "unsupported_parameter", f->key,
+                                   "%s is not supported by this server; leave it out", f->key);
     }
 
     yyjson_val *v = ig_json_get(root, "logit_bias");
     if (v && !yyjson_is_obj(v) && !yyjson_is_arr(v))
         return ig_serve_refuse(e, "invalid_value", "logit_bias", "logit_bias must be a dict of int to float");
     if (v && yyjson_get_len(v) > 0)
-        return ig_serve_refuse(e, "unsupported_parameter", "logit_bias", "logit_bias is not supported by this server");
+        return ig_serve_refuse(e, "unsupported_parameter", "logit_bias",
+                               "logit_bias is not supported by this server");
 
     int64_t n = 1, best_of = 1;
     if (!ig_serve_get_int(root, "n", 1, IG_SERVE_CHOICES_MAX, &n, e)) return false;
     if (n > 1)
-        return ig_serve_refuse(e, "unsupported_parameter", "n", "n is %lld; this server gives one choice a request",
-                               (long long)n);
+        return ig_serve_refuse(e, "unsupported_parameter", "n",
+                               "n is %lld; this server gives one choice a request", (long long)n);
     if (kind == IG_SERVE_COMPLETION) {
         if (!ig_serve_get_int(root, "best_of", 1, IG_SERVE_CHOICES_MAX, &best_of, e)) return false;
         if (best_of > 1)
-            return ig_serve_refuse(e, "unsupported_parameter", "best_of", "best_of is %lld; only 1 is supported",
-                                   (long long)best_of);
+            return ig_serve_refuse(e, "unsupported_parameter", "best_of",
+                                   "best_of is %lld; only 1 is supported", (long long)best_of);
     }
 
     v = ig_json_get(root, "response_format");
     if (v) {
         yyjson_val *type = yyjson_is_obj(v) ? ig_json_get(v, "type") : NULL;
         if (!yyjson_is_str(type))
-            return ig_serve_refuse(e, "invalid_value", "response_format", "response_format must be an object with a type");
+            return ig_serve_refuse(e, "invalid_value", "response_format",
+                                   "response_format must be an object with a type");
         if (!yyjson_equals_str(type, "text"))
             return ig_serve_refuse(e, "unsupported_parameter", "response_format",
-                                   "response_format %.40s is not supported; only text is", yyjson_get_str(type));
+                                   "response_format %.40s is not supported; only text is",
+                                   yyjson_get_str(type));
     }
     v = ig_json_get(root, "modalities");
     if (v) {
@@ -150,12 +161,13 @@ static bool refuse_unsupported(yyjson_val *root, ig_serve_kind kind, ig_http_err
             return ig_serve_refuse(e, "invalid_value", "modalities", "modalities must be an array");
         size_t i, len;
         yyjson_val *m;
-        yyjson_arr_foreach(v, i, len, m) if (!yyjson_equals_str(m, "text"))
-            return ig_serve_refuse(e, "unsupported_parameter", "modalities", "only the modality text is supported");
+        yyjson_arr_foreach(v, i, len, m) if (!yyjson_equals_str(m, "text")) return ig_serve_refuse(
+            e, "unsupported_parameter", "modalities", "only the modality text is supported");
     }
     v = ig_json_get(root, "tool_choice");
     if (v && kind != IG_SERVE_COMPLETION && !yyjson_equals_str(v, "none") && !yyjson_equals_str(v, "auto"))
-        return ig_serve_refuse(e, "invalid_value", "tool_choice", "tool_choice without tools can only be none or auto");
+        return ig_serve_refuse(e, "invalid_value", "tool_choice",
+                               "tool_choice without tools can only be none or auto");
 
     ig_slice adapter = {"", 0};
     if (!ig_serve_get_string(root, "adapter", &adapter, e)) return false;
@@ -171,17 +183,22 @@ static bool refuse_unsupported(yyjson_val *root, ig_serve_kind kind, ig_http_err
     return true;
 }
 
-/* ---- sampling, stops, logprobs ---------------------------------------------------------------------------- */
+/* ---- sampling, stops, logprobs ------------------------------------------------------------------------- */
 
-static bool parse_sampling(ig_chat_request *r, yyjson_val *root, const ig_serve_request_defaults *d, ig_http_error *e) {
+static bool parse_sampling(ig_chat_request *r, yyjson_val *root, const ig_serve_request_defaults *d,
+                           ig_http_error *e) {
     double temperature = d->sampling.temperature, top_p = d->sampling.top_p, min_p = d->sampling.min_p;
     int64_t top_k = d->sampling.top_k;
     if (!ig_serve_get_number(root, "temperature", 0, 5, &temperature, e) ||
-        !ig_serve_get_number(root, "top_p", 0, 1, &top_p, e) || !ig_serve_get_number(root, "min_p", 0, 1, &min_p, e) ||
+        !ig_serve_get_number(root, "top_p", 0, 1, &top_p, e) ||
+        !ig_serve_get_number(root, "min_p", 0, 1, &min_p, e) ||
         !ig_serve_get_int(root, "top_k", -1, INT_MAX, &top_k, e))
         return false;
-    r->sampling = (ig_sampling){.temperature = (float)temperature, .top_p = (float)top_p, .min_p = (float)min_p,
-                                .top_k = top_k < 0 ? 0 : (int)top_k, .seed = d->sampling.seed};
+    r->sampling = (ig_sampling){.temperature = (float)temperature,
+                                .top_p = (float)top_p,
+                                .min_p = (float)min_p,
+                                .top_k = top_k < 0 ? 0 : (int)top_k,
+                                .seed = d->sampling.seed};
     r->has_seed = d->seed_fixed;
 
     yyjson_val *seed = ig_json_get(root, "seed");
@@ -217,10 +234,12 @@ static bool parse_stops(ig_chat_request *r, yyjson_val *root, ig_http_error *e) 
     for (size_t i = 0; i < n; i++) {
         yyjson_val *v = yyjson_is_str(stop) ? stop : yyjson_arr_get(stop, i);
         size_t len = yyjson_get_len(v);
-        if (!yyjson_is_str(v)) return ig_serve_refuse(e, "invalid_value", "stop", "stop[%zu] must be a string", i);
+        if (!yyjson_is_str(v))
+            return ig_serve_refuse(e, "invalid_value", "stop", "stop[%zu] must be a string", i);
         if (len < 1 || len > IG_STOP_BYTES_MAX)
-            return ig_serve_refuse(e, "invalid_value", "stop", "stop[%zu] is %zu bytes long; 1 to %d are allowed", i,
-                                   len, IG_STOP_BYTES_MAX);
+            return ig_serve_refuse(e, "invalid_value", "stop",
+                                   "stop[%zu] is %zu bytes long; 1 to %d are allowed", i, len,
+                                   IG_STOP_BYTES_MAX);
         r->stops[r->n_stops++] = (ig_slice){yyjson_get_str(v), len};
     }
     return true;
@@ -264,7 +283,7 @@ static bool parse_logprobs(ig_chat_request *r, yyjson_val *root, ig_http_error *
     return true;
 }
 
-/* ---- messages --------------------------------------------------------------------------------------------- */
+/* ---- messages ------------------------------------------------------------------------------------------ */
 
 /* Builds the array that templates read: contents are strings, roles are those that templates know. */
 struct building {
@@ -285,7 +304,8 @@ static bool no_memory(ig_http_error *e) {
 }
 
 static bool put_str(struct building *b, const char *key, const char *p, size_t n) {
-    return yyjson_mut_obj_put(b->message, yyjson_mut_str(b->doc, key), yyjson_mut_strn(b->doc, p, n)) || no_memory(b->e);
+    return yyjson_mut_obj_put(b->message, yyjson_mut_str(b->doc, key), yyjson_mut_strn(b->doc, p, n)) ||
+           no_memory(b->e);
 }
 
 /* One string of a content's parts, joined without a separator. */
@@ -297,27 +317,30 @@ static bool join_parts(struct building *b, yyjson_val *parts) {
     yyjson_arr_foreach(parts, i, n, part) {
         yyjson_val *type = yyjson_is_obj(part) ? ig_json_get(part, "type") : NULL;
         if (!yyjson_is_str(type)) {
-            ig_serve_refuse(b->e, "invalid_value", at(b, "content"), "%s[%zu] must be an object with a type", b->where, i);
+            ig_serve_refuse(b->e, "invalid_value", at(b, "content"), "%s[%zu] must be an object with a type",
+                            b->where, i);
             goto out;
         }
         if (yyjson_equals_str(type, "image_url") || yyjson_equals_str(type, "input_image")) {
-            ig_serve_refuse(b->e, "vision_not_supported", at(b, "content"), "this model reads text; it cannot see images");
+            ig_serve_refuse(b->e, "vision_not_supported", at(b, "content"),
+                            "this model reads text; it cannot see images");
             goto out;
         }
         if (yyjson_equals_str(type, "input_audio")) {
-            ig_serve_refuse(b->e, "unsupported_parameter", at(b, "content"), "this model reads text; it cannot hear audio");
+            ig_serve_refuse(b->e, "unsupported_parameter", at(b, "content"),
+                            "this model reads text; it cannot hear audio");
             goto out;
         }
         bool refusal = yyjson_equals_str(type, "refusal");
         if (!refusal && !yyjson_equals_str(type, "text") && !yyjson_equals_str(type, "input_text")) {
-            ig_serve_refuse(b->e, "invalid_value", at(b, "content"), "%s[%zu] has the unknown type %.40s", b->where, i,
-                            yyjson_get_str(type));
+            ig_serve_refuse(b->e, "invalid_value", at(b, "content"), "%s[%zu] has the unknown type %.40s",
+                            b->where, i, yyjson_get_str(type));
             goto out;
         }
         yyjson_val *text = ig_json_get(part, refusal ? "refusal" : "text");
         if (!yyjson_is_str(text)) {
-            ig_serve_refuse(b->e, "invalid_value", at(b, "content"), "%s[%zu].%s must be a string", b->where, i,
-                            refusal ? "refusal" : "text");
+            ig_serve_refuse(b->e, "invalid_value", at(b, "content"), "%s[%zu].%s must be a string", b->where,
+                            i, refusal ? "refusal" : "text");
             goto out;
         }
         bytes += yyjson_get_len(text);
@@ -357,15 +380,18 @@ static bool add_tool_calls(struct building *b, yyjson_val *calls) {
         yyjson_val *fn = yyjson_is_obj(call) ? ig_json_get(call, "function") : NULL;
         yyjson_val *name = yyjson_is_obj(fn) ? ig_json_get(fn, "name") : NULL;
         if (!yyjson_is_str(name))
-            return ig_serve_refuse(b->e, "invalid_value", at(b, "tool_calls"), "%s[%zu].function.name must be a string",
-                                   b->where, i);
+            return ig_serve_refuse(b->e, "invalid_value", at(b, "tool_calls"),
+                                   "%s[%zu].function.name must be a string", b->where, i);
         yyjson_mut_val *to = yyjson_mut_obj(b->doc), *to_fn = yyjson_mut_obj(b->doc);
         yyjson_val *id = ig_json_get(call, "id");
-        if (yyjson_is_str(id)) yyjson_mut_obj_add_strn(b->doc, to, "id", yyjson_get_str(id), yyjson_get_len(id));
-        bool ok = yyjson_mut_obj_add_str(b->doc, to, "type", "function") &&
-                  yyjson_mut_obj_add_strn(b->doc, to_fn, "name", yyjson_get_str(name), yyjson_get_len(name)) &&
-                  yyjson_mut_obj_add_val(b->doc, to_fn, "arguments", decoded_arguments(b->doc, ig_json_get(fn, "arguments"))) &&
-                  yyjson_mut_obj_add_val(b->doc, to, "function", to_fn) && yyjson_mut_arr_append(list, to);
+        if (yyjson_is_str(id))
+            yyjson_mut_obj_add_strn(b->doc, to, "id", yyjson_get_str(id), yyjson_get_len(id));
+        bool ok =
+            yyjson_mut_obj_add_str(b->doc, to, "type", "function") &&
+            yyjson_mut_obj_add_strn(b->doc, to_fn, "name", yyjson_get_str(name), yyjson_get_len(name)) &&
+            yyjson_mut_obj_add_val(b->doc, to_fn, "arguments",
+                                   decoded_arguments(b->doc, ig_json_get(fn, "arguments"))) &&
+            yyjson_mut_obj_add_val(b->doc, to, "function", to_fn) && yyjson_mut_arr_append(list, to);
         if (!ok) return no_memory(b->e);
     }
     return yyjson_mut_obj_add_val(b->doc, b->message, "tool_calls", list) || no_memory(b->e);
@@ -373,17 +399,19 @@ static bool add_tool_calls(struct building *b, yyjson_val *calls) {
 
 static const struct role {
     const char *wire, *rendered;
-} roles[] = {{"system", "system"}, {"developer", "system"}, {"user", "user"},
-             {"assistant", "assistant"}, {"tool", "tool"}, {"function", "tool"}};
+} roles[] = {{"system", "system"},       {"developer", "system"}, {"user", "user"},
+             {"assistant", "assistant"}, {"tool", "tool"},        {"function", "tool"}};
 
 static bool add_message(struct building *b, yyjson_mut_val *list, yyjson_val *in) {
     if (!yyjson_is_obj(in))
-        return ig_serve_refuse(b->e, "invalid_value", "messages", "messages[%zu] must be an object", b->index);
+        return ig_serve_refuse(b->e, "invalid_value", "messages", "messages[%zu] must be an object",
+                               b->index);
     yyjson_val *role = ig_json_get(in, "role"), *content = ig_json_get(in, "content");
     const struct role *known = NULL;
     for (size_t i = 0; i < sizeof roles / sizeof *roles && !known; i++)
         if (yyjson_equals_str(role, roles[i].wire)) known = &roles[i];
-    if (!role) return ig_serve_refuse(b->e, "missing_required_parameter", at(b, "role"), "%s is missing", b->where);
+    if (!role)
+        return ig_serve_refuse(b->e, "missing_required_parameter", at(b, "role"), "%s is missing", b->where);
     if (!known)
         return ig_serve_refuse(b->e, "invalid_value", at(b, "role"),
                                "%s must be system, developer, user, assistant, tool or function", b->where);
@@ -394,14 +422,15 @@ static bool add_message(struct building *b, yyjson_mut_val *list, yyjson_val *in
     yyjson_val *calls = is_assistant ? ig_json_get(in, "tool_calls") : NULL;
     if (yyjson_is_arr(calls) && yyjson_arr_size(calls) == 0) calls = NULL;
     if (!content && !calls)
-        return ig_serve_refuse(b->e, "missing_required_parameter", at(b, "content"), "%s is missing", b->where);
+        return ig_serve_refuse(b->e, "missing_required_parameter", at(b, "content"), "%s is missing",
+                               b->where);
     if (yyjson_is_str(content)) {
         if (!put_str(b, "content", yyjson_get_str(content), yyjson_get_len(content))) return false;
     } else if (yyjson_is_arr(content)) {
         if (!join_parts(b, content)) return false;
     } else if (content) {
-        return ig_serve_refuse(b->e, "invalid_value", at(b, "content"), "%s must be a string or an array of parts",
-                               b->where);
+        return ig_serve_refuse(b->e, "invalid_value", at(b, "content"),
+                               "%s must be a string or an array of parts", b->where);
     } else if (!put_str(b, "content", "", 0)) {
         return false;
     }
@@ -426,15 +455,18 @@ static bool add_message(struct building *b, yyjson_mut_val *list, yyjson_val *in
 }
 
 /* reasoning_effort, then chat_template_kwargs over it. */
-static bool add_kwargs(ig_chat_request *r, yyjson_mut_doc *doc, yyjson_mut_val *root, yyjson_val *in, ig_http_error *e) {
+static bool add_kwargs(ig_chat_request *r, yyjson_mut_doc *doc, yyjson_mut_val *root, yyjson_val *in,
+                       ig_http_error *e) {
     yyjson_mut_val *kwargs = yyjson_mut_obj(doc);
     ig_slice effort = {NULL, 0};
     if (!ig_serve_get_string(in, "reasoning_effort", &effort, e)) return false;
     yyjson_val *given = ig_json_get(in, "chat_template_kwargs");
     if (given && !yyjson_is_obj(given))
-        return ig_serve_refuse(e, "invalid_value", "chat_template_kwargs", "chat_template_kwargs must be an object");
+        return ig_serve_refuse(e, "invalid_value", "chat_template_kwargs",
+                               "chat_template_kwargs must be an object");
     if (yyjson_get_len(given) > KWARGS_MAX)
-        return ig_serve_refuse(e, "invalid_value", "chat_template_kwargs", "chat_template_kwargs has %zu members; at most %d are allowed",
+        return ig_serve_refuse(e, "invalid_value", "chat_template_kwargs",
+                               "chat_template_kwargs has %zu members; at most %d are allowed",
                                yyjson_get_len(given), KWARGS_MAX);
     if (effort.p) {
         bool on = !ig_slice_eq_str(effort, "none") && !ig_slice_eq_str(effort, "minimal");
@@ -457,8 +489,10 @@ static bool add_kwargs(ig_chat_request *r, yyjson_mut_doc *doc, yyjson_mut_val *
 static bool parse_messages(ig_chat_request *r, yyjson_val *in, ig_http_error *e) {
     yyjson_val *messages = ig_json_get(in, "messages");
     if (!messages) return ig_serve_refuse(e, "missing_required_parameter", "messages", "messages is missing");
-    if (!yyjson_is_arr(messages)) return ig_serve_refuse(e, "invalid_value", "messages", "messages must be an array");
-    if (yyjson_arr_size(messages) == 0) return ig_serve_refuse(e, "empty_prompt", "messages", "messages is empty");
+    if (!yyjson_is_arr(messages))
+        return ig_serve_refuse(e, "invalid_value", "messages", "messages must be an array");
+    if (yyjson_arr_size(messages) == 0)
+        return ig_serve_refuse(e, "empty_prompt", "messages", "messages is empty");
 
     bool ok = false, prefill = true;
     yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
@@ -495,7 +529,8 @@ out:
 static bool end_run(yyjson_mut_doc *doc, yyjson_mut_val *list, yyjson_mut_val *run, const ig_buf *joined) {
     if (!run) return true;
     yyjson_mut_val *text = yyjson_mut_strncpy(doc, joined->n ? joined->p : "", joined->n);
-    return text && yyjson_mut_obj_put(run, yyjson_mut_str(doc, "content"), text) && yyjson_mut_arr_append(list, run);
+    return text && yyjson_mut_obj_put(run, yyjson_mut_str(doc, "content"), text) &&
+           yyjson_mut_arr_append(list, run);
 }
 
 yyjson_val *ig_serve_request_repaired(ig_chat_request *r) {
@@ -538,14 +573,18 @@ yyjson_val *ig_serve_request_repaired(ig_chat_request *r) {
     return out;
 }
 
-/* ---- prompts of /v1/completions ---------------------------------------------------------------------------- */
+/* ---- prompts of /v1/completions ------------------------------------------------------------------------ */
 
 static bool check_ids(yyjson_val *ids, ig_http_error *e) {
     size_t i, n;
     yyjson_val *id;
-    if (yyjson_arr_size(ids) == 0) return ig_serve_refuse(e, "empty_prompt", "prompt", "prompt has no tokens");
-    yyjson_arr_foreach(ids, i, n, id) if (!yyjson_is_uint(id) || yyjson_get_uint(id) > UINT32_MAX)
-        return ig_serve_refuse(e, "invalid_value", "prompt", "prompt: element %zu is not a token id", i);
+    if (yyjson_arr_size(ids) == 0)
+        return ig_serve_refuse(e, "empty_prompt", "prompt", "prompt has no tokens");
+    yyjson_arr_foreach(
+        ids, i, n, id) if (!yyjson_is_uint(id) ||
+                           yyjson_get_uint(id) >
+                               UINT32_MAX) return ig_serve_refuse(e, "invalid_value", "prompt",
+                                                                  "prompt: element %zu is not a token id", i);
     return true;
 }
 
@@ -553,8 +592,9 @@ static bool parse_prompts(ig_chat_request *r, yyjson_val *root, ig_http_error *e
     yyjson_val *prompt = ig_json_get(root, "prompt"), *first = yyjson_arr_get_first(prompt);
     if (!prompt) return ig_serve_refuse(e, "missing_required_parameter", "prompt", "prompt is missing");
     if (!yyjson_is_str(prompt) && !yyjson_is_arr(prompt))
-        return ig_serve_refuse(e, "invalid_value", "prompt",
-                               "prompt must be a string, an array of strings, an array of token ids, or an array of those");
+        return ig_serve_refuse(
+            e, "invalid_value", "prompt",
+            "prompt must be a string, an array of strings, an array of token ids, or an array of those");
     if (yyjson_is_str(prompt) || yyjson_is_num(first)) {
         if (yyjson_is_arr(prompt) && !check_ids(prompt, e)) return false;
         r->prompts[r->n_prompts++] = prompt;
@@ -563,30 +603,35 @@ static bool parse_prompts(ig_chat_request *r, yyjson_val *root, ig_http_error *e
     size_t n = yyjson_arr_size(prompt);
     if (n == 0) return ig_serve_refuse(e, "empty_prompt", "prompt", "prompt is empty");
     if (n > IG_SERVE_CHOICES_MAX)
-        return ig_serve_refuse(e, "invalid_value", "prompt", "%zu prompts in one request; at most %d are allowed", n,
-                               IG_SERVE_CHOICES_MAX);
+        return ig_serve_refuse(e, "invalid_value", "prompt",
+                               "%zu prompts in one request; at most %d are allowed", n, IG_SERVE_CHOICES_MAX);
     for (size_t i = 0; i < n; i++) {
         yyjson_val *p = yyjson_arr_get(prompt, i);
         if (yyjson_get_type(p) != yyjson_get_type(first) || (!yyjson_is_str(p) && !yyjson_is_arr(p)))
-            return ig_serve_refuse(e, "invalid_value", "prompt", "prompt: element %zu must be a string or an array of token ids, as the first", i);
+            return ig_serve_refuse(
+                e, "invalid_value", "prompt",
+                "prompt: element %zu must be a string or an array of token ids, as the first", i);
         if (yyjson_is_arr(p) && !check_ids(p, e)) return false;
         r->prompts[r->n_prompts++] = p;
     }
     return true;
 }
 
-/* ---- the whole ------------------------------------------------------------------------------------------------ */
+/* ---- the whole ----------------------------------------------------------------------------------------- */
 
 static bool parse_helper(ig_chat_request *r, yyjson_val *root, ig_http_error *e) {
     if (r->kind == IG_SERVE_DETOKENIZE) {
         r->tokens = ig_json_get(root, "tokens");
-        if (!r->tokens) return ig_serve_refuse(e, "missing_required_parameter", "tokens", "tokens is missing");
-        if (!yyjson_is_arr(r->tokens)) return ig_serve_refuse(e, "invalid_value", "tokens", "tokens must be an array");
+        if (!r->tokens)
+            return ig_serve_refuse(e, "missing_required_parameter", "tokens", "tokens is missing");
+        if (!yyjson_is_arr(r->tokens))
+            return ig_serve_refuse(e, "invalid_value", "tokens", "tokens must be an array");
         return yyjson_arr_size(r->tokens) == 0 || check_ids(r->tokens, e);
     }
     r->parse_special = true;
     ig_slice text = {NULL, 0};
-    if (!ig_serve_get_string(root, "text", &text, e) || !ig_serve_get_string(root, "content", &text, e)) return false;
+    if (!ig_serve_get_string(root, "text", &text, e) || !ig_serve_get_string(root, "content", &text, e))
+        return false;
     if (!text.p) return ig_serve_refuse(e, "missing_required_parameter", "content", "content is missing");
     r->text = text;
     return ig_serve_get_bool(root, "add_special", &r->add_special, e) &&
@@ -606,7 +651,8 @@ bool ig_serve_request_parse(ig_chat_request *r, ig_serve_kind kind, const char *
     if (ig_json_parse(&r->doc, body, n, limits, &err) != IG_OK)
         return ig_serve_refuse(e, "invalid_json", NULL, "%.400s", err.msg);
     yyjson_val *root = yyjson_doc_get_root(r->doc);
-    if (!yyjson_is_obj(root)) return ig_serve_refuse(e, "invalid_json", NULL, "the body must be a JSON object");
+    if (!yyjson_is_obj(root))
+        return ig_serve_refuse(e, "invalid_json", NULL, "the body must be a JSON object");
     if (yyjson_obj_size(root) > MEMBERS_MAX)
         return ig_serve_refuse(e, "invalid_value", NULL, "the body has %zu members; at most %d are allowed",
                                yyjson_obj_size(root), MEMBERS_MAX);

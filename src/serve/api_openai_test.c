@@ -17,7 +17,8 @@ static bool parse(ig_chat_request *r, ig_serve_kind kind, const char *body, ig_h
 static bool parse_with(ig_chat_request *r, ig_serve_kind kind, const char *members, ig_http_error *e) {
     char body[8192];
     snprintf(body, sizeof body, "{%s%s%s}",
-             kind == IG_SERVE_COMPLETION ? "\"prompt\":\"a\"" : "\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]",
+             kind == IG_SERVE_COMPLETION ? "\"prompt\":\"a\""
+                                         : "\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]",
              members[0] ? "," : "", members);
     return parse(r, kind, body, e);
 }
@@ -32,10 +33,11 @@ TEST(the_smallest_chat_gets_the_defaults) {
 }
 
 TEST(null_is_the_same_as_absent_and_unknown_fields_are_ignored) {
-    static const char *const keys[] = {"temperature", "top_p", "top_k", "min_p", "seed", "stop", "n", "stream", "logprobs",
-                                       "top_logprobs", "max_tokens", "max_completion_tokens", "tools", "tool_choice",
-                                       "response_format", "logit_bias", "presence_penalty", "audio", "stream_options",
-                                       "chat_template_kwargs", "reasoning_effort", "model", "frobnicate"};
+    static const char *const keys[] = {
+        "temperature", "top_p", "top_k", "min_p", "seed", "stop", "n", "stream", "logprobs", "top_logprobs",
+        "max_tokens", "max_completion_tokens", "tools", "tool_choice", "response_format", "logit_bias",
+        "presence_penalty", "audio", "stream_options", "chat_template_kwargs", "reasoning_effort", "model",
+        "frobnicate"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         char member[128];
         ig_chat_request r;
@@ -81,7 +83,9 @@ static const struct refusal {
     {IG_SERVE_CHAT, "\"stop\":\"\"", "invalid_value", "stop"},
     {IG_SERVE_CHAT, "\"stop\":[1]", "invalid_value", "stop"},
     {IG_SERVE_CHAT, "\"stop\":{}", "invalid_value", "stop"},
-    {IG_SERVE_CHAT, "\"stop\":[\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\"]",
+    {IG_SERVE_CHAT,
+     "\"stop\":[\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\"," //
+     "\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\"]",
      "invalid_value", "stop"},
     {IG_SERVE_CHAT, "\"logprobs\":1", "invalid_value", "logprobs"},
     {IG_SERVE_CHAT, "\"logprobs\":true,\"top_logprobs\":21", "invalid_value", "top_logprobs"},
@@ -90,7 +94,8 @@ static const struct refusal {
     {IG_SERVE_CHAT, "\"top_logprobs\":3", "invalid_value", "top_logprobs"},
     {IG_SERVE_CHAT, "\"tools\":[{}]", "unsupported_parameter", "tools"},
     {IG_SERVE_CHAT, "\"tool_choice\":\"required\"", "invalid_value", "tool_choice"},
-    {IG_SERVE_CHAT, "\"response_format\":{\"type\":\"json_object\"}", "unsupported_parameter", "response_format"},
+    {IG_SERVE_CHAT, "\"response_format\":{\"type\":\"json_object\"}", "unsupported_parameter",
+     "response_format"},
     {IG_SERVE_CHAT, "\"response_format\":\"json\"", "invalid_value", "response_format"},
     {IG_SERVE_CHAT, "\"logit_bias\":7", "invalid_value", "logit_bias"},
     {IG_SERVE_CHAT, "\"logit_bias\":{\"5\":1}", "unsupported_parameter", "logit_bias"},
@@ -113,17 +118,21 @@ static const struct refusal {
     {IG_SERVE_CHAT, "\"messages\":7", "invalid_value", "messages"},
     {IG_SERVE_CHAT, "\"messages\":[7]", "invalid_value", "messages"},
     {IG_SERVE_CHAT, "\"messages\":[{\"content\":\"a\"}]", "missing_required_parameter", "messages[0].role"},
-    {IG_SERVE_CHAT, "\"messages\":[{\"role\":\"king\",\"content\":\"a\"}]", "invalid_value", "messages[0].role"},
-    {IG_SERVE_CHAT, "\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"user\"}]", "missing_required_parameter",
-     "messages[1].content"},
-    {IG_SERVE_CHAT, "\"messages\":[{\"role\":\"user\",\"content\":7}]", "invalid_value", "messages[0].content"},
-    {IG_SERVE_CHAT, "\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{}}]}]",
+    {IG_SERVE_CHAT, "\"messages\":[{\"role\":\"king\",\"content\":\"a\"}]", "invalid_value",
+     "messages[0].role"},
+    {IG_SERVE_CHAT, "\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"user\"}]",
+     "missing_required_parameter", "messages[1].content"},
+    {IG_SERVE_CHAT, "\"messages\":[{\"role\":\"user\",\"content\":7}]", "invalid_value",
+     "messages[0].content"},
+    {IG_SERVE_CHAT,
+     "\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{}}]}]",
      "vision_not_supported", "messages[0].content"},
     {IG_SERVE_CHAT, "\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"video\"}]}]", "invalid_value",
      "messages[0].content"},
     {IG_SERVE_CHAT, "\"messages\":[{\"role\":\"tool\",\"content\":\"a\"}]", "missing_required_parameter",
      "messages[0].tool_call_id"},
-    {IG_SERVE_CHAT, "\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{}]}]", "invalid_value", "messages[0].tool_calls"},
+    {IG_SERVE_CHAT, "\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{}]}]", "invalid_value",
+     "messages[0].tool_calls"},
     {IG_SERVE_COMPLETION, "\"prompt\":[]", "empty_prompt", "prompt"},
     {IG_SERVE_COMPLETION, "\"prompt\":[[]]", "empty_prompt", "prompt"},
     {IG_SERVE_COMPLETION, "\"prompt\":[-1]", "invalid_value", "prompt"},
@@ -143,8 +152,8 @@ TEST(each_refusal_names_its_parameter) {
         ig_chat_request r;
         ig_http_error e;
         bool ok = parse_with(&r, t->kind, t->members, &e);
-        CHECK_MSG(!ok && !strcmp(e.code, t->code) && !strcmp(e.param, t->param), "%s: %s %s \"%s\"", t->members,
-                  ok ? "accepted" : e.code, e.param, e.message);
+        CHECK_MSG(!ok && !strcmp(e.code, t->code) && !strcmp(e.param, t->param), "%s: %s %s \"%s\"",
+                  t->members, ok ? "accepted" : e.code, e.param, e.message);
         ig_serve_request_clear(&r);
     }
 }
@@ -160,14 +169,16 @@ static const struct accepted {
     {IG_SERVE_CHAT, "\"max_tokens\":3.0,\"seed\":-1,\"top_logprobs\":0"},
     {IG_SERVE_CHAT, "\"adapter\":\"none\",\"adapters\":[],\"draft\":true,\"store\":true,\"user\":\"u\""},
     {IG_SERVE_CHAT, "\"stop\":[],\"logprobs\":true,\"top_logprobs\":20"},
-    {IG_SERVE_COMPLETION, "\"suffix\":\"\",\"echo\":false,\"best_of\":1,\"logprobs\":0,\"messages\":7,\"tools\":[1]"},
+    {IG_SERVE_COMPLETION,
+     "\"suffix\":\"\",\"echo\":false,\"best_of\":1,\"logprobs\":0,\"messages\":7,\"tools\":[1]"},
 };
 
 TEST(values_that_mean_off_are_accepted) {
     for (size_t i = 0; i < sizeof off_values / sizeof *off_values; i++) {
         ig_chat_request r;
         ig_http_error e;
-        CHECK_MSG(parse_with(&r, off_values[i].kind, off_values[i].members, &e), "%s: %s", off_values[i].members, e.message);
+        CHECK_MSG(parse_with(&r, off_values[i].kind, off_values[i].members, &e), "%s: %s",
+                  off_values[i].members, e.message);
         ig_serve_request_clear(&r);
     }
 }
@@ -176,15 +187,19 @@ TEST(seeds_are_exact_to_64_bits) {
     static const struct {
         const char *text;
         uint64_t seed;
-    } seeds[] = {{"18446744073709551615", UINT64_MAX}, {"-1", UINT64_MAX}, {"9007199254740993", 9007199254740993u},
-                 {"0", 0}, {"3.0", 3}, {"-9223372036854775808", 1ull << 63}};
+    } seeds[] = {{"18446744073709551615", UINT64_MAX},
+                 {"-1", UINT64_MAX},
+                 {"9007199254740993", 9007199254740993u},
+                 {"0", 0},
+                 {"3.0", 3},
+                 {"-9223372036854775808", 1ull << 63}};
     for (size_t i = 0; i < sizeof seeds / sizeof *seeds; i++) {
         char member[64];
         ig_chat_request r;
         ig_http_error e;
         snprintf(member, sizeof member, "\"seed\":%s", seeds[i].text);
-        CHECK_MSG(parse_with(&r, IG_SERVE_CHAT, member, &e) && r.has_seed && r.sampling.seed == seeds[i].seed, "seed %s",
-                  seeds[i].text);
+        CHECK_MSG(parse_with(&r, IG_SERVE_CHAT, member, &e) && r.has_seed && r.sampling.seed == seeds[i].seed,
+                  "seed %s", seeds[i].text);
         ig_serve_request_clear(&r);
     }
 }
@@ -192,14 +207,16 @@ TEST(seeds_are_exact_to_64_bits) {
 TEST(duplicate_keys_take_the_last_and_max_completion_tokens_wins) {
     ig_chat_request r;
     ig_http_error e;
-    CHECK(parse_with(&r, IG_SERVE_CHAT, "\"temperature\":9,\"temperature\":1,\"max_tokens\":7,\"max_completion_tokens\":8", &e));
+    CHECK(parse_with(&r, IG_SERVE_CHAT,
+                     "\"temperature\":9,\"temperature\":1,\"max_tokens\":7,\"max_completion_tokens\":8", &e));
     CHECK(r.sampling.temperature == 1 && r.max_tokens == 8);
     ig_serve_request_clear(&r);
 }
 
 static bool message_is(yyjson_val *messages, size_t i, const char *role, const char *content) {
     yyjson_val *m = yyjson_arr_get(messages, i);
-    return yyjson_equals_str(ig_json_get(m, "role"), role) && yyjson_equals_str(ig_json_get(m, "content"), content);
+    return yyjson_equals_str(ig_json_get(m, "role"), role) &&
+           yyjson_equals_str(ig_json_get(m, "content"), content);
 }
 
 TEST(messages_become_what_templates_read) {
@@ -208,8 +225,9 @@ TEST(messages_become_what_templates_read) {
     CHECK(parse(&r, IG_SERVE_CHAT,
                 "{\"messages\":[{\"role\":\"developer\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},"
                 "{\"type\":\"input_text\",\"text\":\"b\"}]},{\"role\":\"user\",\"content\":\"c\"},"
-                "{\"role\":\"assistant\",\"content\":null,\"thinking\":\"t\",\"tool_calls\":[{\"id\":\"x\",\"function\":"
-                "{\"name\":\"f\",\"arguments\":\"{\\\"q\\\":1}\"}}]},{\"role\":\"tool\",\"tool_call_id\":\"x\",\"content\":\"d\"},"
+                "{\"role\":\"assistant\",\"content\":null,\"thinking\":\"t\",\"tool_calls\":"
+                "[{\"id\":\"x\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"q\\\":1}\"}}]},"
+                "{\"role\":\"tool\",\"tool_call_id\":\"x\",\"content\":\"d\"},"
                 "{\"role\":\"function\",\"name\":\"f\",\"content\":\"e\"}]}",
                 &e));
     CHECK(yyjson_arr_size(r.messages) == 5);
@@ -224,7 +242,8 @@ TEST(messages_become_what_templates_read) {
 }
 
 TEST(a_last_assistant_message_is_continued_unless_told_not_to) {
-    const char *body = "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"}]%s}";
+    const char *body =
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"}]%s}";
     char with[256];
     ig_chat_request r;
     ig_http_error e;
@@ -239,10 +258,11 @@ TEST(a_last_assistant_message_is_continued_unless_told_not_to) {
 TEST(repair_joins_neighbours_and_moves_system_to_the_front) {
     ig_chat_request r;
     ig_http_error e;
-    CHECK(parse(&r, IG_SERVE_CHAT,
-                "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"system\",\"content\":\"s\"},"
-                "{\"role\":\"user\",\"content\":\"b\"},{\"role\":\"assistant\",\"content\":\"c\"}]}",
-                &e));
+    CHECK(
+        parse(&r, IG_SERVE_CHAT,
+              "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"system\",\"content\":\"s\"},"
+              "{\"role\":\"user\",\"content\":\"b\"},{\"role\":\"assistant\",\"content\":\"c\"}]}",
+              &e));
     yyjson_val *repaired = ig_serve_request_repaired(&r);
     CHECK(repaired && yyjson_arr_size(repaired) == 3);
     CHECK(message_is(repaired, 0, "system", "s") && message_is(repaired, 1, "user", "a\n\nb") &&
@@ -255,19 +275,24 @@ TEST(repair_joins_neighbours_and_moves_system_to_the_front) {
 TEST(reasoning_effort_goes_to_the_template_and_kwargs_win) {
     ig_chat_request r;
     ig_http_error e;
-    CHECK(parse_with(&r, IG_SERVE_CHAT, "\"reasoning_effort\":\"none\",\"chat_template_kwargs\":{\"x\":[1],\"enable_thinking\":true}", &e));
+    CHECK(parse_with(
+        &r, IG_SERVE_CHAT,
+        "\"reasoning_effort\":\"none\",\"chat_template_kwargs\":{\"x\":[1],\"enable_thinking\":true}", &e));
     CHECK(r.has_effort && yyjson_is_true(ig_json_get(r.kwargs, "enable_thinking")));
-    CHECK(yyjson_equals_str(ig_json_get(r.kwargs, "reasoning_effort"), "none") && yyjson_is_arr(ig_json_get(r.kwargs, "x")));
+    CHECK(yyjson_equals_str(ig_json_get(r.kwargs, "reasoning_effort"), "none") &&
+          yyjson_is_arr(ig_json_get(r.kwargs, "x")));
     ig_serve_request_clear(&r);
 }
 
 TEST(bad_json_is_told_with_its_offset) {
-    static const char *const bodies[] = {"", "{", "[]", "7", "null", "{\"a\":}", "{\"messages\":[}", "{\"a\":1}x", "{\"a\":1e400}",
-                                         "{\"a\":\"\xff\"}", "{\"a\":\"\xc3\"}", "{\"a\":\"\xed\xa0\x80\"}", "{'a':1}", "{\"a\":01}"};
+    static const char *const bodies[] = {
+        "", "{", "[]", "7", "null", "{\"a\":}", "{\"messages\":[}", "{\"a\":1}x", "{\"a\":1e400}",
+        "{\"a\":\"\xff\"}", "{\"a\":\"\xc3\"}", "{\"a\":\"\xed\xa0\x80\"}", "{'a':1}", "{\"a\":01}"};
     for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) {
         ig_chat_request r;
         ig_http_error e;
-        CHECK_MSG(!parse(&r, IG_SERVE_CHAT, bodies[i], &e) && !strcmp(e.code, "invalid_json"), "body %zu: %s", i, e.message);
+        CHECK_MSG(!parse(&r, IG_SERVE_CHAT, bodies[i], &e) && !strcmp(e.code, "invalid_json"), "body %zu: %s",
+                  i, e.message);
         ig_serve_request_clear(&r);
     }
 }
@@ -295,7 +320,8 @@ TEST(a_body_of_many_members_is_refused_quickly) {
     ig_buf_add_str(&b, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]");
     for (int i = 0; i < 5000; i++) ig_buf_addf(&b, ",\"k%d\":1", i);
     ig_buf_add_str(&b, "}");
-    CHECK(!ig_serve_request_parse(&r, IG_SERVE_CHAT, b.p, b.n, &defaults, &e) && !strcmp(e.code, "invalid_value"));
+    CHECK(!ig_serve_request_parse(&r, IG_SERVE_CHAT, b.p, b.n, &defaults, &e) &&
+          !strcmp(e.code, "invalid_value"));
     ig_serve_request_clear(&r);
     ig_buf_free(&b);
 }
@@ -310,7 +336,8 @@ TEST(prompts_are_strings_or_ids_alone_or_many) {
         ig_chat_request r;
         ig_http_error e;
         snprintf(member, sizeof member, "\"prompt\":%s", prompts[i].prompt);
-        CHECK_MSG(parse_with(&r, IG_SERVE_COMPLETION, member, &e) && r.n_prompts == prompts[i].n, "%s", member);
+        CHECK_MSG(parse_with(&r, IG_SERVE_COMPLETION, member, &e) && r.n_prompts == prompts[i].n, "%s",
+                  member);
         ig_serve_request_clear(&r);
     }
 }
@@ -318,7 +345,8 @@ TEST(prompts_are_strings_or_ids_alone_or_many) {
 TEST(helper_routes_read_their_few_fields) {
     ig_chat_request r;
     ig_http_error e;
-    CHECK(parse(&r, IG_SERVE_TOKENIZE, "{\"content\":\"a\",\"add_special\":true}", &e) && r.add_special && r.parse_special);
+    CHECK(parse(&r, IG_SERVE_TOKENIZE, "{\"content\":\"a\",\"add_special\":true}", &e) && r.add_special &&
+          r.parse_special);
     ig_serve_request_clear(&r);
     CHECK(!parse(&r, IG_SERVE_TOKENIZE, "{}", &e) && !strcmp(e.param, "content"));
     ig_serve_request_clear(&r);

@@ -24,11 +24,11 @@
 enum {
     TICK_MS = 250,
     HEADERS_S = 10,
-    IDLE_S = 85,            /* MHD closes at 75; this catches a request line that comes byte by byte */
+    IDLE_S = 85, /* MHD closes at 75; this catches a request line that comes byte by byte */
     BODY_STALL_S = 60,
-    BODY_GRACE_S = 30,      /* after it, an average of at least BODY_LEAST_BYTES a second */
+    BODY_GRACE_S = 30, /* after it, an average of at least BODY_LEAST_BYTES a second */
     BODY_LEAST_BYTES = 1024,
-    LINGER_S = 2,           /* how long we read what a refused client still sends */
+    LINGER_S = 2, /* how long we read what a refused client still sends */
     QUEUE_CHECK_S = 600,
     EVENTS_MAX = 64
 };
@@ -63,7 +63,7 @@ struct command {
     int fd; /* of an open */
 };
 
-/* ---- the hub ------------------------------------------------------------------------------------------------ */
+/* ---- the hub ------------------------------------------------------------------------------------------- */
 
 static void ring_hub(struct hub *h) {
     if (atomic_exchange(&h->rung, true)) return;
@@ -110,7 +110,7 @@ static void hub_retire(struct hub *h) {
     atomic_store(&retired, h);
 }
 
-/* ---- phases and flags ------------------------------------------------------------------------------------------ */
+/* ---- phases and flags ---------------------------------------------------------------------------------- */
 
 void ig_serve_phase_set(ig_serve_conn *c, ig_serve_phase p) {
     atomic_store(&c->phase, ig_clock_ns() << 3 | p);
@@ -139,7 +139,7 @@ static void wake(ig_serve_conn *c, uint32_t flags) {
     if ((was & IG_CONN_SUSPENDED) && !(was & IG_CONN_HELD)) resume(c);
 }
 
-/* ---- sockets ------------------------------------------------------------------------------------------------------ */
+/* ---- sockets ------------------------------------------------------------------------------------------- */
 
 static void let_go(ig_serve_watch *w, ig_serve_conn *c) {
     if (c->fd >= 0) close(c->fd);
@@ -154,10 +154,12 @@ static void let_go(ig_serve_watch *w, ig_serve_conn *c) {
  * if the net thread has moved on since, nothing happens. */
 static void kill_conn(ig_serve_conn *c, uint64_t seen, bool say_timeout) {
     static const char answer[] =
-        "HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: 124\r\n\r\n"
-        "{\"error\":{\"message\":\"the request took too long to arrive\",\"type\":\"invalid_request_error\",\"param\":null,"
-        "\"code\":\"request_timeout\"}}";
-    if (c->fd < 0 || !atomic_compare_exchange_strong(&c->phase, &seen, ig_clock_ns() << 3 | IG_PHASE_KILLED)) return;
+        "HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nConnection: close\r\n"
+        "Content-Length: 128\r\n\r\n"
+        "{\"error\":{\"message\":\"the request took too long to arrive\",\"type\":\"invalid_request_error\","
+        "\"param\":null,\"code\":\"request_timeout\"}}";
+    if (c->fd < 0 || !atomic_compare_exchange_strong(&c->phase, &seen, ig_clock_ns() << 3 | IG_PHASE_KILLED))
+        return;
     if (say_timeout) (void)!send(c->fd, answer, sizeof answer - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
     shutdown(c->fd, SHUT_RDWR);
 }
@@ -206,7 +208,7 @@ static void linger(ig_serve_watch *w, ig_serve_conn *c) {
     }
 }
 
-/* ---- the clock ------------------------------------------------------------------------------------------------------- */
+/* ---- the clock ----------------------------------------------------------------------------------------- */
 
 static void check_deadline(ig_serve_conn *c, uint64_t now) {
     uint64_t word = atomic_load(&c->phase), since = ig_serve_phase_since_ns(word);
@@ -245,7 +247,7 @@ static void tick(ig_serve_watch *w) {
     }
 }
 
-/* ---- the thread ---------------------------------------------------------------------------------------------------------- */
+/* ---- the thread ---------------------------------------------------------------------------------------- */
 
 static void deliver_rings(ig_serve_watch *w) {
     struct hub *h = w->hub;
@@ -295,7 +297,8 @@ static void *watch_main(void *arg) {
 
 static void command(ig_serve_watch *w, struct command cmd) {
     bool pushed = ig_queue_push(w->commands, &cmd);
-    ig_assert(pushed); /* one open and one close a slot fit, and a slot is not used again before both were read */
+    ig_assert(
+        pushed); /* one open and one close a slot fit, and a slot is not used again before both were read */
     ring_hub(w->hub);
 }
 

@@ -1,7 +1,7 @@
 /* http: libmicrohttpd, and the life of a request from its first byte to its last.
  * Owns:    the daemon, the listening socket, the table of connections.
  * Threads: every callback runs on MHD's one epoll thread (net); start, drain and stop on the caller's.
- * Memory:  MHD's pool a connection (POOL_BYTES); bodies up to body_max_bytes each and BODIES_MAX_BYTES together.
+ * Memory:  MHD's pool a connection (POOL_BYTES); bodies up to body_max_bytes each, BODIES_MAX_BYTES together.
  * A connection waits suspended: for prep, then for the engine. It is woken by the watcher only. What MHD
  * cannot do while a body arrives, answering, is done by hand on the socket: see answer_raw. */
 #include <errno.h>
@@ -21,14 +21,15 @@
 
 enum {
     URI_MAX_BYTES = 8 * 1024,
-    POOL_BYTES = 96 * 1024,     /* headers may have 64 KiB, and MHD keeps a struct for each */
-    POOL_STEP_BYTES = 32 * 1024, /* MHD scans a line from its start after every step: 1 KiB steps cost 0.7 s */
+    POOL_BYTES = 96 * 1024, /* headers may have 64 KiB, and MHD keeps a struct for each */
+    POOL_STEP_BYTES =
+        32 * 1024, /* MHD scans a line from its start after every step: 1 KiB steps cost 0.7 s */
     CONNECTIONS_CAP = 65536,
-    CONNECTIONS_SPARE = 64,     /* accepted beyond the limit, to be answered 503 */
+    CONNECTIONS_SPARE = 64, /* accepted beyond the limit, to be answered 503 */
     LINGER_SPARE = 256,
     IDLE_TIMEOUT_S = 75,
     WRITE_TIMEOUT_S = 60,
-    SWALLOW_BYTES = 64 * 1024,  /* a refused body up to here is read, and the connection stays */
+    SWALLOW_BYTES = 64 * 1024, /* a refused body up to here is read, and the connection stays */
     STREAM_BLOCK_BYTES = 8 * 1024,
     FDS_OTHER = 128
 };
@@ -37,19 +38,27 @@ enum {
 
 ig_serve_config ig_serve_defaults(void) {
     return (ig_serve_config){
-        .host = "127.0.0.1", .port = 8080, .model_id = "local", .version = "unknown", .body_max_bytes = 32u << 20,
-        .connections_max = 512, .sse_ping_s = 15, .drain_timeout_s = 10, .sampling = {.temperature = 0.7f},
+        .host = "127.0.0.1",
+        .port = 8080,
+        .model_id = "local",
+        .version = "unknown",
+        .body_max_bytes = 32u << 20,
+        .connections_max = 512,
+        .sse_ping_s = 15,
+        .drain_timeout_s = 10,
+        .sampling = {.temperature = 0.7f},
     };
 }
 
-/* ---- connections ------------------------------------------------------------------------------------------ */
+/* ---- connections --------------------------------------------------------------------------------------- */
 
 static int socket_of(struct MHD_Connection *m) {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(m, MHD_CONNECTION_INFO_CONNECTION_FD);
     return info ? info->connect_fd : -1;
 }
 
-static void on_connection(void *cls, struct MHD_Connection *m, void **slot, enum MHD_ConnectionNotificationCode code) {
+static void on_connection(void *cls, struct MHD_Connection *m, void **slot,
+                          enum MHD_ConnectionNotificationCode code) {
     ig_serve *s = cls;
     int index;
     if (code == MHD_CONNECTION_NOTIFY_STARTED) {
@@ -92,7 +101,7 @@ static void *on_uri(void *cls, const char *uri, struct MHD_Connection *m) {
     return c;
 }
 
-/* ---- answers of generations ---------------------------------------------------------------------------------- */
+/* ---- answers of generations ---------------------------------------------------------------------------- */
 
 static void add_generation_headers(ig_serve_job *job, struct MHD_Response *r) {
     char seed[24];
@@ -102,8 +111,8 @@ static void add_generation_headers(ig_serve_job *job, struct MHD_Response *r) {
 }
 
 static enum MHD_Result send_stream(ig_serve_conn *c) {
-    struct MHD_Response *r =
-        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES, ig_serve_stream_read, c, NULL);
+    struct MHD_Response *r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES,
+                                                               ig_serve_stream_read, c, NULL);
     if (!r) return MHD_NO;
     MHD_add_response_header(r, "Content-Type", "text/event-stream; charset=utf-8");
     MHD_add_response_header(r, "Cache-Control", "no-cache");
@@ -163,16 +172,17 @@ static enum MHD_Result run_job(ig_serve_conn *c) {
     return job->error.status ? ig_serve_send_error(c, &job->error) : send_whole(c);
 }
 
-/* ---- requests ---------------------------------------------------------------------------------------------------- */
+/* ---- requests ------------------------------------------------------------------------------------------ */
 
-/* MHD takes no answer while a body arrives. The connection ends after this, so bytes on the socket do no harm:
- * nothing else has been written for this request. */
+/* MHD takes no answer while a body arrives. Nothing else has been written for this request, and the
+ * connection ends after it, so writing on the socket ourselves does no harm. */
 static enum MHD_Result answer_raw(ig_serve_conn *c, const ig_http_error *e) {
     ig_buf body = ig_buf_init(4096), head = ig_buf_init(4096);
     if (ig_serve_error_json(&body, e) &&
-        ig_buf_addf(&head, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nConnection: close\r\n"
-                           "x-request-id: %s\r\nContent-Length: %zu\r\n\r\n", e->status,
-                    MHD_get_reason_phrase_for((unsigned)e->status), c->request_id, body.n) &&
+        ig_buf_addf(&head,
+                    "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nConnection: close\r\n"
+                    "x-request-id: %s\r\nContent-Length: %zu\r\n\r\n",
+                    e->status, MHD_get_reason_phrase_for((unsigned)e->status), c->request_id, body.n) &&
         ig_buf_add(&head, body.p, body.n))
         (void)!send(socket_of(c->mhd), head.p, head.n, MSG_NOSIGNAL | MSG_DONTWAIT);
     ig_buf_free(&body);
@@ -194,7 +204,8 @@ static bool reserve_body(ig_serve_conn *c, uint64_t bytes, ig_http_error *e) {
 }
 
 static bool too_large(ig_serve *s, ig_http_error *e) {
-    return ig_serve_refuse(e, "request_too_large", NULL, "the body has more than %zu bytes", s->config.body_max_bytes);
+    return ig_serve_refuse(e, "request_too_large", NULL, "the body has more than %zu bytes",
+                           s->config.body_max_bytes);
 }
 
 /* The headers are there. Refuses, or makes ready for the body. */
@@ -207,7 +218,8 @@ static bool admit(ig_serve_conn *c, const char *url, const char *method, ig_http
         e->retry_after_s = 5;
         return false;
     }
-    if (c->upload_bytes != MHD_SIZE_UNKNOWN && c->upload_bytes > s->config.body_max_bytes) return too_large(s, e);
+    if (c->upload_bytes != MHD_SIZE_UNKNOWN && c->upload_bytes > s->config.body_max_bytes)
+        return too_large(s, e);
     c->job = ig_serve_job_make(s, c->route->kind);
     if (!c->job) return ig_serve_refuse(e, "overloaded", NULL, "no memory for this request");
     return c->upload_bytes == MHD_SIZE_UNKNOWN || reserve_body(c, c->upload_bytes, e);
@@ -263,7 +275,8 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *m, const cha
         *n = 0;
         return take_body(c, bytes, taken);
     }
-    if (ig_serve_phase_of(atomic_load(&c->phase)) != IG_PHASE_BUSY && !ig_serve_phase_move(c, IG_PHASE_BUSY)) return MHD_NO;
+    if (ig_serve_phase_of(atomic_load(&c->phase)) != IG_PHASE_BUSY && !ig_serve_phase_move(c, IG_PHASE_BUSY))
+        return MHD_NO;
     if (c->refusal.status) return ig_serve_send_error(c, &c->refusal);
     if (c->job) return run_job(c);
     if (ig_serve_method(method) == IG_OPTIONS) return ig_serve_send_options(c);
@@ -287,19 +300,22 @@ static void end_job(ig_serve *s, ig_serve_job *job, enum MHD_RequestTerminationC
             n_cached += st.n_cached;
             n_tokens += job->choices[i].n_seen;
         }
-        ig_log(IG_LOG_INFO, "generate id=%s stream=%d prompt=%d cached=%d tokens=%d end=%s ms=%llu", job->id, job->req.stream,
-               n_prompt, n_cached, n_tokens, outcome(job, how), (unsigned long long)(us / 1000));
+        ig_log(IG_LOG_INFO, "generate id=%s stream=%d prompt=%d cached=%d tokens=%d end=%s ms=%llu", job->id,
+               job->req.stream, n_prompt, n_cached, n_tokens, outcome(job, how),
+               (unsigned long long)(us / 1000));
         uint64_t mean = atomic_load(&s->mean_job_us);
         atomic_store(&s->mean_job_us, mean ? (mean * 7 + us) / 8 : us);
     } else {
-        ig_log(IG_LOG_DEBUG, "request id=%s end=%s ms=%llu", job->id, outcome(job, how), (unsigned long long)(us / 1000));
+        ig_log(IG_LOG_DEBUG, "request id=%s end=%s ms=%llu", job->id, outcome(job, how),
+               (unsigned long long)(us / 1000));
     }
     s->body_used_bytes -= job->body_reserved_bytes;
     if (job->counted) atomic_fetch_sub(&s->n_jobs, 1);
     ig_serve_job_free(job);
 }
 
-static void on_completed(void *cls, struct MHD_Connection *m, void **context, enum MHD_RequestTerminationCode how) {
+static void on_completed(void *cls, struct MHD_Connection *m, void **context,
+                         enum MHD_RequestTerminationCode how) {
     ig_serve *s = cls;
     ig_serve_conn *c = *context;
     if (!c) return;
@@ -324,10 +340,11 @@ static void on_log(void *cls, const char *fmt, va_list ap) {
     ig_log(IG_LOG_DEBUG, "http message=\"%s\"", line);
 }
 
-/* ---- start and stop -------------------------------------------------------------------------------------------------- */
+/* ---- start and stop ------------------------------------------------------------------------------------ */
 
 static ig_status listen_on(const ig_serve_config *config, int *out, int *port, ig_err *err) {
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
+    struct addrinfo hints = {
+        .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
     struct addrinfo *found = NULL;
     char service[16];
     ig_status st = IG_OK;
@@ -352,7 +369,8 @@ static ig_status listen_on(const ig_serve_config *config, int *out, int *port, i
         st = ig_fail(err, IG_EIO, "getsockname: %s", strerror(errno));
         goto fail;
     }
-    *port = ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port : ((struct sockaddr_in *)&at)->sin_port);
+    *port = ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
+                                           : ((struct sockaddr_in *)&at)->sin_port);
     *out = fd;
     fd = -1;
 fail:
@@ -383,9 +401,11 @@ static void make_fingerprint(ig_serve *s) {
     char text[512];
     ig_engine_plan plan = ig_engine_plan_of(s->engine);
     int n = snprintf(text, sizeof text, "%s %s %lld %llu %d %d", s->config.version, s->config.model_id,
-                     (long long)s->config.model_created_s, (unsigned long long)plan.weights_bytes, s->n_vocab, s->n_ctx);
+                     (long long)s->config.model_created_s, (unsigned long long)plan.weights_bytes, s->n_vocab,
+                     s->n_ctx);
     size_t len = n < (int)sizeof text ? (size_t)n : sizeof text - 1;
-    snprintf(s->fingerprint, sizeof s->fingerprint, "fp_%016llx", (unsigned long long)ig_hash64(text, len, 0));
+    snprintf(s->fingerprint, sizeof s->fingerprint, "fp_%016llx",
+             (unsigned long long)ig_hash64(text, len, 0));
 }
 
 static void release_all(ig_serve *s) {
@@ -409,14 +429,18 @@ static ig_status make_table(ig_serve *s, ig_err *err) {
 }
 
 static ig_status check_config(const ig_serve_config *c, ig_err *err) {
-    if (c->port < 0 || c->port > 65535) return ig_fail(err, IG_EINVAL, "port %d is not within 0 and 65535", c->port);
+    if (c->port < 0 || c->port > 65535)
+        return ig_fail(err, IG_EINVAL, "port %d is not within 0 and 65535", c->port);
     if (c->connections_max < 1 || c->connections_max > CONNECTIONS_CAP)
-        return ig_fail(err, IG_EINVAL, "connections %d is not within 1 and %d", c->connections_max, CONNECTIONS_CAP);
+        return ig_fail(err, IG_EINVAL, "connections %d is not within 1 and %d", c->connections_max,
+                       CONNECTIONS_CAP);
     if (c->body_max_bytes < 1024 || c->body_max_bytes > BODY_CAP_BYTES)
-        return ig_fail(err, IG_EINVAL, "largest body %zu is not within 1024 and %llu bytes", c->body_max_bytes, BODY_CAP_BYTES);
+        return ig_fail(err, IG_EINVAL, "largest body %zu is not within 1024 and %llu bytes",
+                       c->body_max_bytes, BODY_CAP_BYTES);
     if (!ig_serve_host_is_loopback(c->host) && !(c->api_keys && c->api_keys[0]) && !c->no_auth)
-        return ig_fail(err, IG_EINVAL, "host %s is reachable from other machines: give an API key, or say that none is wanted",
-                       c->host);
+        return ig_fail(
+            err, IG_EINVAL,
+            "host %s is reachable from other machines: give an API key, or say that none is wanted", c->host);
     return IG_OK;
 }
 
@@ -449,15 +473,16 @@ ig_status ig_serve_start(ig_serve **out, const ig_serve_config *config, ig_engin
     if ((st = ig_serve_watch_start(&s->watch, s, err)) != IG_OK) goto fail;
     if ((st = ig_serve_prep_start(&s->prep, s, s->n_conns, err)) != IG_OK) goto fail;
     s->daemon = MHD_start_daemon(
-        MHD_USE_EPOLL | MHD_USE_INTERNAL_POLLING_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL,
-        on_request, s, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
+        MHD_USE_EPOLL | MHD_USE_INTERNAL_POLLING_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0,
+        NULL, NULL, on_request, s, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
         MHD_OPTION_CONNECTION_LIMIT, (unsigned)(s->connections_max + CONNECTIONS_SPARE),
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)POOL_BYTES, MHD_OPTION_CONNECTION_MEMORY_INCREMENT,
         (size_t)POOL_STEP_BYTES, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_TIMEOUT_S,
-        MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_NOTIFY_COMPLETED,
-        on_completed, s, MHD_OPTION_URI_LOG_CALLBACK, on_uri, s, MHD_OPTION_END);
+        MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_NOTIFY_CONNECTION, on_connection, s,
+        MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_URI_LOG_CALLBACK, on_uri, s, MHD_OPTION_END);
     if (!s->daemon) {
-        st = ig_fail(err, IG_EIO, "start the HTTP library on %s port %d: %s", config->host, s->port, strerror(errno));
+        st = ig_fail(err, IG_EIO, "start the HTTP library on %s port %d: %s", config->host, s->port,
+                     strerror(errno));
         goto fail;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -477,7 +502,8 @@ int ig_serve_port(const ig_serve *s) {
 static bool wait_jobs(ig_serve *s, uint64_t ns, const volatile int *hurry) {
     uint64_t until = ig_clock_ns() + ns;
     struct timespec nap_time = {.tv_nsec = 10 * 1000000};
-    while (atomic_load(&s->n_jobs) > 0 && ig_clock_ns() < until && !(hurry && *hurry)) nanosleep(&nap_time, NULL);
+    while (atomic_load(&s->n_jobs) > 0 && ig_clock_ns() < until && !(hurry && *hurry))
+        nanosleep(&nap_time, NULL);
     return atomic_load(&s->n_jobs) == 0;
 }
 
@@ -495,11 +521,12 @@ void ig_serve_stop(ig_serve *s) {
     atomic_store(&s->draining, true);
     atomic_store(&s->ending, true);
     /* MHD refuses to stop with suspended connections: each is woken, sees `ending`, and ends. Prep may hold
-     * one for as long as it takes to tokenize; a client that does not read its last bytes is not suspended. */
+     * one for as long as it takes to tokenize. A client that does not read is not suspended. */
     ig_serve_watch_wake_all(s->watch);
     while (atomic_load(&s->n_jobs) > 0 && !wait_jobs(s, 100000000ull, NULL)) {
         bool any = false;
-        for (int i = 0; i < s->n_conns; i++) any = any || (atomic_load(&s->conns[i].flags) & IG_CONN_SUSPENDED);
+        for (int i = 0; i < s->n_conns; i++)
+            any = any || (atomic_load(&s->conns[i].flags) & IG_CONN_SUSPENDED);
         if (!any) break;
         ig_serve_watch_wake_all(s->watch);
     }

@@ -13,7 +13,7 @@
 
 #include "serve/serve.h"
 
-/* ---- wire.c: errors, typed look-ups in JSON from outside, JSON out ------------------------------------ */
+/* ---- wire.c: errors, typed look-ups in JSON from outside, JSON out ------------------------------------- */
 
 typedef struct ig_http_error {
     int status;
@@ -31,8 +31,10 @@ bool ig_serve_error_json(ig_buf *out, const ig_http_error *e);
 
 /* A member that is absent or null leaves *out alone. A wrong type or range refuses with the key as param. */
 bool ig_serve_get_bool(yyjson_val *obj, const char *key, bool *out, ig_http_error *e);
-bool ig_serve_get_number(yyjson_val *obj, const char *key, double lo, double hi, double *out, ig_http_error *e);
-bool ig_serve_get_int(yyjson_val *obj, const char *key, int64_t lo, int64_t hi, int64_t *out, ig_http_error *e);
+bool ig_serve_get_number(yyjson_val *obj, const char *key, double lo, double hi, double *out,
+                         ig_http_error *e);
+bool ig_serve_get_int(yyjson_val *obj, const char *key, int64_t lo, int64_t hi, int64_t *out,
+                      ig_http_error *e);
 bool ig_serve_get_string(yyjson_val *obj, const char *key, ig_slice *out, ig_http_error *e);
 
 /* A JSON string with its quotes. Bytes that are not UTF-8 become U+FFFD. */
@@ -58,7 +60,11 @@ typedef enum ig_serve_kind {
     IG_SERVE_N_KINDS
 } ig_serve_kind;
 
-typedef enum ig_serve_logprobs { IG_SERVE_LOGPROBS_NONE, IG_SERVE_LOGPROBS_CONTENT, IG_SERVE_LOGPROBS_LEGACY } ig_serve_logprobs;
+typedef enum ig_serve_logprobs {
+    IG_SERVE_LOGPROBS_NONE,
+    IG_SERVE_LOGPROBS_CONTENT,
+    IG_SERVE_LOGPROBS_LEGACY
+} ig_serve_logprobs;
 
 typedef struct ig_chat_request {
     ig_serve_kind kind;
@@ -101,20 +107,20 @@ void ig_serve_request_clear(ig_chat_request *r);
  * to the front. NULL: nothing to repair, or no memory. */
 yyjson_val *ig_serve_request_repaired(ig_chat_request *r);
 
-/* ---- a job and its generations -------------------------------------------------------------------------- */
+/* ---- a job and its generations ------------------------------------------------------------------------- */
 
 typedef struct ig_serve_choice {
     ig_gen *gen;
     ig_detok detok;
     ig_stop *stop;
-    ig_finish finish;  /* ours: a stop string ends before the engine does */
-    int stopped_by;    /* index in req.stops, or -1 */
-    int n_seen;        /* tokens consumed; all of them are counted in usage */
-    ig_buf text;       /* released, and when streaming not sent yet */
-    size_t n_chars;    /* characters decoded so far, for text_offset */
-    ig_buf lp_content; /* entries, or legacy: tokens */
+    ig_finish finish;                      /* ours: a stop string ends before the engine does */
+    int stopped_by;                        /* index in req.stops, or -1 */
+    int n_seen;                            /* tokens consumed; all of them are counted in usage */
+    ig_buf text;                           /* released, and when streaming not sent yet */
+    size_t n_chars;                        /* characters decoded so far, for text_offset */
+    ig_buf lp_content;                     /* entries, or legacy: tokens */
     ig_buf lp_values, lp_tops, lp_offsets; /* legacy only */
-    bool text_ended;   /* a stop string has matched: nothing that was held comes out */
+    bool text_ended;                       /* a stop string has matched: nothing that was held comes out */
     bool finish_sent;
 } ig_serve_choice;
 
@@ -132,13 +138,13 @@ typedef struct ig_serve_job {
     ig_chat_request req;
     bool substituted;
     int stop_ids[IG_SERVE_STOPS_MAX]; /* token of which stops[i] is the text, or -1 */
-    ig_buf reply;          /* of the helper routes: ready JSON */
+    ig_buf reply;                     /* of the helper routes: ready JSON */
     int n_choices;
     ig_serve_choice choices[IG_SERVE_CHOICES_MAX];
 
-    bool queued; /* handed to prep */
+    bool queued;  /* handed to prep */
     bool counted; /* in s->n_jobs */
-    ig_buf out;  /* stream: frames not yet given to MHD */
+    ig_buf out;   /* stream: frames not yet given to MHD */
     size_t out_from;
     bool head_sent, ended, end_is_error;
     ig_buf scratch, piece;
@@ -148,22 +154,22 @@ ig_serve_job *ig_serve_job_make(ig_serve *s, ig_serve_kind kind);
 void ig_serve_job_free(ig_serve_job *job); /* cancels what still runs */
 
 /* Wire JSON of a job. False: no memory. */
-bool ig_openai_chunk(ig_serve_job *job, int index);        /* text and logprobs of a choice, then forgotten */
-bool ig_openai_head(ig_serve_job *job);                    /* first chunks of a stream */
+bool ig_openai_chunk(ig_serve_job *job, int index); /* text and logprobs of a choice, then forgotten */
+bool ig_openai_head(ig_serve_job *job);             /* first chunks of a stream */
 bool ig_openai_finish(ig_serve_job *job, int index, bool is_last);
-bool ig_openai_tail(ig_serve_job *job);                    /* usage chunk and [DONE] */
-bool ig_openai_whole(ig_serve_job *job, ig_buf *out);      /* the answer that is not streamed */
+bool ig_openai_tail(ig_serve_job *job);               /* usage chunk and [DONE] */
+bool ig_openai_whole(ig_serve_job *job, ig_buf *out); /* the answer that is not streamed */
 bool ig_openai_note_logprob(ig_serve_job *job, ig_serve_choice *c, int token_index, uint32_t id);
 /* Predicted seconds until a place is free. */
 int ig_serve_retry_after_s(ig_serve *s);
 
-/* ---- sse.c ------------------------------------------------------------------------------------------------ */
+/* ---- sse.c --------------------------------------------------------------------------------------------- */
 
 /* Moves what the engine has made into text and frames. True when every choice has ended. */
 bool ig_serve_pump(ig_serve_job *job);
 ssize_t ig_serve_stream_read(void *conn, uint64_t pos, char *to, size_t n);
 
-/* ---- prep.c ------------------------------------------------------------------------------------------------ */
+/* ---- prep.c -------------------------------------------------------------------------------------------- */
 
 typedef struct ig_serve_prep ig_serve_prep;
 struct ig_serve_conn;
@@ -171,7 +177,7 @@ ig_status ig_serve_prep_start(ig_serve_prep **out, ig_serve *s, int n_max, ig_er
 bool ig_serve_prep_push(ig_serve_prep *p, struct ig_serve_conn *c);
 void ig_serve_prep_stop(ig_serve_prep *p); /* finishes what is queued */
 
-/* ---- http.c and hangup.c: connections ----------------------------------------------------------------------- */
+/* ---- http.c and hangup.c: connections ------------------------------------------------------------------ */
 
 typedef enum ig_serve_phase {
     IG_PHASE_FREE,
@@ -182,12 +188,12 @@ typedef enum ig_serve_phase {
     IG_PHASE_KILLED   /* the watcher has shut the socket */
 } ig_serve_phase;
 
-enum { /* ig_serve_conn.flags */
-    IG_CONN_SUSPENDED = 1, /* whoever clears it resumes */
-    IG_CONN_NEWS = 2,
-    IG_CONN_GONE = 4,      /* the peer has left */
-    IG_CONN_PING = 8,
-    IG_CONN_HELD = 16      /* prep has the job: nobody resumes, because MHD may close what it resumes at once */
+enum {                        /* ig_serve_conn.flags */
+       IG_CONN_SUSPENDED = 1, /* whoever clears it resumes */
+       IG_CONN_NEWS = 2,
+       IG_CONN_GONE = 4, /* the peer has left */
+       IG_CONN_PING = 8,
+       IG_CONN_HELD = 16 /* prep has the job: nobody resumes, because MHD may close what it resumes at once */
 };
 
 typedef struct ig_serve_route ig_serve_route;
@@ -196,15 +202,15 @@ typedef struct ig_serve_conn {
     ig_serve *s;
     int index;
     struct MHD_Connection *mhd;
-    _Atomic uint64_t phase;       /* since_ns << 3 | ig_serve_phase, so that one compare checks both */
+    _Atomic uint64_t phase; /* since_ns << 3 | ig_serve_phase, so that one compare checks both */
     _Atomic uint32_t flags;
-    _Atomic uint64_t body_bytes;  /* received in this phase */
-    _Atomic uint64_t news_ns;     /* when the stream last gave bytes: pings count from here */
-    _Atomic bool waits;           /* suspended for a generation: the watcher may ping it */
+    _Atomic uint64_t body_bytes; /* received in this phase */
+    _Atomic uint64_t news_ns;    /* when the stream last gave bytes: pings count from here */
+    _Atomic bool waits;          /* suspended for a generation: the watcher may ping it */
 
     /* the watcher's */
-    int fd;                       /* a dup of the socket, -1: none */
-    uint64_t linger_until_ns;     /* 0: open */
+    int fd;                   /* a dup of the socket, -1: none */
+    uint64_t linger_until_ns; /* 0: open */
 
     /* the net thread's, one request */
     bool began, uri_too_long, uri_cut, discard, linger;
@@ -213,8 +219,8 @@ typedef struct ig_serve_conn {
     ig_http_error refusal; /* status 0: none */
     uint64_t upload_bytes; /* Content-Length; MHD_SIZE_UNKNOWN: chunked */
     char request_id[65];
-    char origin[256];      /* allowed cross origin: CORS headers go out; "": none */
-    const char *arg;       /* what follows a prefix route */
+    char origin[256]; /* allowed cross origin: CORS headers go out; "": none */
+    const char *arg;  /* what follows a prefix route */
 } ig_serve_conn;
 
 static inline ig_serve_phase ig_serve_phase_of(uint64_t word) {
@@ -242,7 +248,7 @@ void ig_serve_watch_wake_all(ig_serve_watch *w);
 void ig_serve_ring(void *slot);
 void *ig_serve_ring_slot(ig_serve_watch *w, int index);
 
-/* ---- route.c ------------------------------------------------------------------------------------------------- */
+/* ---- route.c ------------------------------------------------------------------------------------------- */
 
 enum { IG_GET = 1, IG_POST = 2, IG_HEAD = 4, IG_OPTIONS = 8, IG_OTHER_METHOD = 16 };
 
@@ -250,7 +256,7 @@ struct ig_serve_route {
     const char *path;
     bool is_prefix;
     unsigned methods;
-    bool open; /* no key asked */
+    bool open;          /* no key asked */
     ig_serve_kind kind; /* of a POST */
     enum MHD_Result (*get)(ig_serve_conn *c);
 };
@@ -262,7 +268,12 @@ void ig_serve_allow_header(const ig_serve_route *r, char *out, size_t n);
 
 bool ig_serve_host_allowed(const char *host, const char *bind_host, const char *const *allowed);
 bool ig_serve_host_is_loopback(const char *host);
-typedef enum ig_serve_origin { IG_ORIGIN_NONE, IG_ORIGIN_SAME, IG_ORIGIN_LISTED, IG_ORIGIN_FOREIGN } ig_serve_origin;
+typedef enum ig_serve_origin {
+    IG_ORIGIN_NONE,
+    IG_ORIGIN_SAME,
+    IG_ORIGIN_LISTED,
+    IG_ORIGIN_FOREIGN
+} ig_serve_origin;
 ig_serve_origin ig_serve_origin_of(const char *origin, const char *host, const char *fetch_site,
                                    const char *const *listed);
 bool ig_serve_key_allowed(const char *const *keys, const char *authorization, const char *x_api_key);
@@ -280,7 +291,7 @@ enum MHD_Result ig_serve_send_error(ig_serve_conn *c, const ig_http_error *e);
 enum MHD_Result ig_serve_get_page(ig_serve_conn *c);
 enum MHD_Result ig_serve_send_options(ig_serve_conn *c);
 
-/* ---- the server ------------------------------------------------------------------------------------------------ */
+/* ---- the server ---------------------------------------------------------------------------------------- */
 
 struct ig_serve {
     ig_serve_config config;
@@ -298,7 +309,7 @@ struct ig_serve {
     int n_conns, connections_max;
     ig_queue *free_slots; /* of int: indexes of conns */
     _Atomic int n_open;
-    _Atomic int n_jobs;   /* POSTs between their last body byte and the end of their answer */
+    _Atomic int n_jobs; /* POSTs between their last body byte and the end of their answer */
     _Atomic bool draining, ending;
     ig_serve_watch *watch;
     ig_serve_prep *prep;

@@ -13,7 +13,13 @@
 
 #include "serve/inside.h"
 
-enum { TOKENS_MAX = 1 << 20, PROMPT_MAX_BYTES = 64 * 1024 * 1024, COMPLETION_TOKENS = 512, CHAT_TOKENS = 65536, EOS_MAX = 16 };
+enum {
+    TOKENS_MAX = 1 << 20,
+    PROMPT_MAX_BYTES = 64 * 1024 * 1024,
+    COMPLETION_TOKENS = 512,
+    CHAT_TOKENS = 65536,
+    EOS_MAX = 16
+};
 
 struct ig_serve_prep {
     ig_serve *s;
@@ -22,12 +28,13 @@ struct ig_serve_prep {
     pthread_t thread;
 };
 
-/* ---- text to tokens --------------------------------------------------------------------------------------- */
+/* ---- text to tokens ------------------------------------------------------------------------------------ */
 
 static bool refuse_limit(ig_serve_job *job, size_t n_tokens, const char *param) {
     int n_ctx = job->s->n_ctx;
     ig_serve_refuse(&job->error, "context_length_exceeded", param,
-                    "the prompt has %s%zu tokens and the context holds %d, one of them for the answer; shorten it by %zu or more",
+                    "the prompt has %s%zu tokens and the context holds %d, one of them for the answer; "
+                    "shorten it by %zu or more",
                     n_tokens >= TOKENS_MAX ? "at least " : "", n_tokens, n_ctx, n_tokens - (size_t)n_ctx + 1);
     job->error.n_prompt_tokens = (int64_t)n_tokens;
     job->error.n_ctx = n_ctx;
@@ -40,8 +47,9 @@ static bool encode(ig_serve_prep *p, ig_serve_job *job, ig_slice text, ig_encode
     out->n_max = TOKENS_MAX;
     ig_status st = ig_tokenizer_encode(job->s->tokenizer, p->scratch, text, opt, out, &err);
     if (st == IG_OK) return true;
-    if (out->n >= TOKENS_MAX) return refuse_limit(job, out->n, param);
-    return ig_serve_refuse(&job->error, st == IG_EINVAL ? "invalid_value" : "server_error", param, "%.400s", err.msg);
+    if (st == IG_ELIMIT && text.n >= TOKENS_MAX) return refuse_limit(job, TOKENS_MAX, param);
+    return ig_serve_refuse(&job->error, st == IG_EINVAL ? "invalid_value" : "server_error", param, "%.400s",
+                           err.msg);
 }
 
 /* As the template wants it, then without the member that it may not know, then with repaired roles. */
@@ -51,8 +59,11 @@ static bool render(ig_serve_job *job, ig_buf *text, ig_text_range **plain, size_
     if (!job->s->template)
         return ig_serve_refuse(&job->error, "template_error", NULL,
                                "this model has no chat template; use /v1/completions");
-    ig_chat_input in = {.messages = r->messages, .kwargs = r->kwargs, .add_generation_prompt = !r->continue_final,
-                        .continue_final = r->continue_final, .now_s = job->created_s};
+    ig_chat_input in = {.messages = r->messages,
+                        .kwargs = r->kwargs,
+                        .add_generation_prompt = !r->continue_final,
+                        .continue_final = r->continue_final,
+                        .now_s = job->created_s};
     ig_status st = ig_chat_render(job->s->template, job->s->tokenizer, &in, text, plain, n_plain, &err);
     if (st != IG_OK && r->has_effort) {
         in.kwargs = NULL;
@@ -74,7 +85,8 @@ static bool chat_tokens(ig_serve_prep *p, ig_serve_job *job, ig_tokens *out) {
     size_t n_plain = 0;
     bool ok = render(job, &text, &plain, &n_plain) &&
               encode(p, job, (ig_slice){text.n ? text.p : "", text.n},
-                     (ig_encode_options){.add_bos = true, .parse_special = true, .plain = plain, .n_plain = n_plain},
+                     (ig_encode_options){
+                         .add_bos = true, .parse_special = true, .plain = plain, .n_plain = n_plain},
                      out, "messages");
     free(plain);
     ig_buf_free(&text);
@@ -86,7 +98,8 @@ static bool ids_to_tokens(ig_serve_job *job, yyjson_val *ids, ig_tokens *out, co
     yyjson_val *id;
     yyjson_arr_foreach(ids, i, n, id) {
         if (yyjson_get_uint(id) >= (uint64_t)job->s->n_vocab)
-            return ig_serve_refuse(&job->error, "invalid_value", param, "%s: token id %llu, the vocabulary has %d", param,
+            return ig_serve_refuse(&job->error, "invalid_value", param,
+                                   "%s: token id %llu, the vocabulary has %d", param,
                                    (unsigned long long)yyjson_get_uint(id), job->s->n_vocab);
         if (!ig_tokens_add(out, (uint32_t)yyjson_get_uint(id)))
             return ig_serve_refuse(&job->error, "server_error", NULL, "no memory for this request");
@@ -107,7 +120,7 @@ static bool prompt_tokens(ig_serve_prep *p, ig_serve_job *job, int index, ig_tok
     return encode(p, job, text, (ig_encode_options){.add_bos = true, .parse_special = true}, out, "prompt");
 }
 
-/* ---- generations -------------------------------------------------------------------------------------------- */
+/* ---- generations --------------------------------------------------------------------------------------- */
 
 /* A name that is not ours is served all the same, and the answer says by what. */
 static bool names_us(const ig_serve *s, ig_slice model) {
@@ -120,7 +133,8 @@ static bool names_us(const ig_serve *s, ig_slice model) {
 
 int ig_serve_retry_after_s(ig_serve *s) {
     ig_engine_stats st = ig_engine_stats_of(s->engine);
-    uint64_t us = atomic_load(&s->mean_job_us) * (uint64_t)(st.n_queued + 1) / (uint64_t)(st.n_slots > 0 ? st.n_slots : 1);
+    uint64_t us = atomic_load(&s->mean_job_us) * (uint64_t)(st.n_queued + 1) /
+                  (uint64_t)(st.n_slots > 0 ? st.n_slots : 1);
     uint64_t whole = us / 1000000 + 1;
     return whole > 600 ? 600 : (int)whole;
 }
@@ -131,22 +145,28 @@ static bool submit(ig_serve_conn *c, ig_serve_job *job, int index, const ig_toke
     ig_serve_choice *choice = &job->choices[index];
     ig_err err = {0};
     const char *param = job->kind == IG_SERVE_COMPLETION ? "prompt" : "messages";
-    if (prompt->n == 0) return ig_serve_refuse(&job->error, "empty_prompt", param, "the prompt has no tokens");
+    if (prompt->n == 0)
+        return ig_serve_refuse(&job->error, "empty_prompt", param, "the prompt has no tokens");
     if (prompt->n >= (size_t)s->n_ctx) return refuse_limit(job, prompt->n, param);
 
     int n_eos;
     const uint32_t *eos = ig_tokenizer_eos(s->tokenizer, &n_eos);
-    int most = r->max_tokens                        ? r->max_tokens
-               : s->config.default_max_tokens > 0    ? s->config.default_max_tokens
+    int most = r->max_tokens                      ? r->max_tokens
+               : s->config.default_max_tokens > 0 ? s->config.default_max_tokens
                : job->kind == IG_SERVE_COMPLETION ? COMPLETION_TOKENS
                                                   : CHAT_TOKENS;
     int room = s->n_ctx - (int)prompt->n;
     ig_gen_params params = {
-        .prompt = prompt->v, .n_prompt = (int)prompt->n, .max_tokens = most < room ? most : room,
-        .sampling = r->sampling, .eos = eos, .n_eos = n_eos < EOS_MAX ? n_eos : EOS_MAX,
+        .prompt = prompt->v,
+        .n_prompt = (int)prompt->n,
+        .max_tokens = most < room ? most : room,
+        .sampling = r->sampling,
+        .eos = eos,
+        .n_eos = n_eos < EOS_MAX ? n_eos : EOS_MAX,
         .use_prefix_cache = r->cache_prompt,
         .top_logprobs = r->logprobs == IG_SERVE_LOGPROBS_NONE ? -1 : r->top_logprobs,
-        .notify = ig_serve_ring, .notify_ud = ig_serve_ring_slot(s->watch, c->index),
+        .notify = ig_serve_ring,
+        .notify_ud = ig_serve_ring_slot(s->watch, c->index),
     };
     choice->detok = ig_detok_init(s->tokenizer);
     if (r->n_stops && ig_stop_make(&choice->stop, r->stops, r->n_stops, &err) != IG_OK)
@@ -154,8 +174,11 @@ static bool submit(ig_serve_conn *c, ig_serve_job *job, int index, const ig_toke
     ig_status st = ig_engine_submit(s->engine, &params, &choice->gen, &err);
     if (st == IG_OK) return true;
     choice->gen = NULL;
-    ig_serve_refuse(&job->error, st == IG_ELIMIT ? "queue_full" : st == IG_EINVAL ? "invalid_value" : "engine_failed", NULL,
-                    "%.400s", err.msg);
+    ig_serve_refuse(&job->error,
+                    st == IG_ELIMIT   ? "queue_full"
+                    : st == IG_EINVAL ? "invalid_value"
+                                      : "engine_failed",
+                    NULL, "%.400s", err.msg);
     if (st != IG_EINVAL) job->error.retry_after_s = ig_serve_retry_after_s(s);
     return false;
 }
@@ -163,7 +186,8 @@ static bool submit(ig_serve_conn *c, ig_serve_job *job, int index, const ig_toke
 static bool start(ig_serve_prep *p, ig_serve_conn *c, ig_serve_job *job) {
     ig_chat_request *r = &job->req;
     job->substituted = !names_us(job->s, r->model);
-    if (!r->has_seed) r->sampling.seed = ig_rng_fresh_seed() >> 10; /* 53 bits: a page can send it back unharmed */
+    if (!r->has_seed)
+        r->sampling.seed = ig_rng_fresh_seed() >> 10; /* 53 bits: a page can send it back unharmed */
     for (int i = 0; i < r->n_stops; i++) { /* a stop that is a special token's text never shows up as text */
         uint32_t id = ig_tokenizer_find_special(job->s->tokenizer, r->stops[i]);
         job->stop_ids[i] = id == IG_TOKEN_NONE ? -1 : (int)id;
@@ -179,13 +203,14 @@ static bool start(ig_serve_prep *p, ig_serve_conn *c, ig_serve_job *job) {
     return true;
 }
 
-/* ---- helper routes -------------------------------------------------------------------------------------------- */
+/* ---- helper routes ------------------------------------------------------------------------------------- */
 
 static bool count(ig_serve_prep *p, ig_serve_job *job) {
     ig_tokens tokens = {0};
     bool ok = chat_tokens(p, job, &tokens);
-    ok = ok && (ig_buf_addf(&job->reply, "{\"object\":\"response.input_tokens\",\"input_tokens\":%zu}", tokens.n) ||
-                ig_serve_refuse(&job->error, "server_error", NULL, "no memory for the answer"));
+    ok = ok &&
+         (ig_buf_addf(&job->reply, "{\"object\":\"response.input_tokens\",\"input_tokens\":%zu}", tokens.n) ||
+          ig_serve_refuse(&job->error, "server_error", NULL, "no memory for the answer"));
     ig_tokens_free(&tokens);
     return ok;
 }
@@ -196,7 +221,8 @@ static bool apply_template(ig_serve_job *job) {
     size_t n_plain = 0;
     bool ok = render(job, &text, &plain, &n_plain);
     ok = ok && ((ig_buf_add_str(&job->reply, "{\"prompt\":") &&
-                 ig_serve_put_string(&job->reply, text.n ? text.p : "", text.n) && ig_buf_add_str(&job->reply, "}")) ||
+                 ig_serve_put_string(&job->reply, text.n ? text.p : "", text.n) &&
+                 ig_buf_add_str(&job->reply, "}")) ||
                 ig_serve_refuse(&job->error, "server_error", NULL, "no memory for the answer"));
     free(plain);
     ig_buf_free(&text);
@@ -223,8 +249,10 @@ static bool tokenize(ig_serve_prep *p, ig_serve_job *job) {
     ig_encode_options opt = {.add_bos = job->req.add_special, .parse_special = job->req.parse_special};
     bool ok = encode(p, job, job->req.text, opt, &tokens, "content");
     if (!ok && job->error.n_ctx) /* no context is meant here, only our own bound */
-        ig_serve_refuse(&job->error, "invalid_value", "content", "content has more than %d tokens", TOKENS_MAX);
-    ok = ok && (put_tokens(job, &tokens) || ig_serve_refuse(&job->error, "server_error", NULL, "no memory for the answer"));
+        ig_serve_refuse(&job->error, "invalid_value", "content", "content has more than %d tokens",
+                        TOKENS_MAX);
+    ok = ok && (put_tokens(job, &tokens) ||
+                ig_serve_refuse(&job->error, "server_error", NULL, "no memory for the answer"));
     ig_tokens_free(&tokens);
     return ok;
 }
@@ -238,7 +266,8 @@ static bool detokenize(ig_serve_job *job) {
     if (ok) {
         for (size_t i = 0; ok && i < tokens.n; i++) ok = ig_detok_add(&d, tokens.v[i], &text);
         ok = ok && ig_detok_finish(&d, &text) && ig_buf_add_str(&job->reply, "{\"content\":") &&
-             ig_serve_put_string(&job->reply, text.n ? text.p : "", text.n) && ig_buf_add_str(&job->reply, "}");
+             ig_serve_put_string(&job->reply, text.n ? text.p : "", text.n) &&
+             ig_buf_add_str(&job->reply, "}");
         if (!ok) ig_serve_refuse(&job->error, "server_error", NULL, "no memory for the answer");
     }
     ig_buf_free(&text);
@@ -246,12 +275,13 @@ static bool detokenize(ig_serve_job *job) {
     return ok;
 }
 
-/* ---- the thread ------------------------------------------------------------------------------------------------- */
+/* ---- the thread ---------------------------------------------------------------------------------------- */
 
 static void prepare(ig_serve_prep *p, ig_serve_conn *c) {
     ig_serve_job *job = c->job;
     ig_serve_request_defaults d = {.sampling = p->s->config.sampling, .seed_fixed = p->s->config.seed_fixed};
-    if (atomic_load(&c->flags) & IG_CONN_GONE) return; /* nobody waits: the net thread will see the same flag */
+    if (atomic_load(&c->flags) & IG_CONN_GONE)
+        return; /* nobody waits: the net thread will see the same flag */
     if (atomic_load(&p->s->draining)) {
         ig_serve_refuse(&job->error, "shutting_down", NULL, "the server is shutting down");
         job->error.retry_after_s = 5;

@@ -13,11 +13,12 @@
 
 enum { HEADERS_MAX_BYTES = 64 * 1024 };
 
-/* ---- answers ------------------------------------------------------------------------------------------------ */
+/* ---- answers ------------------------------------------------------------------------------------------- */
 
 struct MHD_Response *ig_serve_response(ig_buf *body, const char *content_type) {
-    struct MHD_Response *r = body->n ? MHD_create_response_from_buffer(body->n, body->p, MHD_RESPMEM_MUST_FREE)
-                                     : MHD_create_response_from_buffer(0, (void *)"", MHD_RESPMEM_PERSISTENT);
+    struct MHD_Response *r = body->n
+                                 ? MHD_create_response_from_buffer(body->n, body->p, MHD_RESPMEM_MUST_FREE)
+                                 : MHD_create_response_from_buffer(0, (void *)"", MHD_RESPMEM_PERSISTENT);
     if (!r) return NULL;
     if (body->n) *body = ig_buf_init(body->n_max); /* MHD frees it */
     MHD_add_response_header(r, "Content-Type", content_type ? content_type : "application/json");
@@ -31,7 +32,8 @@ enum MHD_Result ig_serve_send(ig_serve_conn *c, int status, struct MHD_Response 
     MHD_add_response_header(r, "Vary", "Origin");
     if (c->origin[0]) {
         MHD_add_response_header(r, "Access-Control-Allow-Origin", c->origin);
-        MHD_add_response_header(r, "Access-Control-Expose-Headers", "x-request-id, x-ingle-seed, retry-after");
+        MHD_add_response_header(r, "Access-Control-Expose-Headers",
+                                "x-request-id, x-ingle-seed, retry-after");
     }
     if (atomic_load(&c->s->draining)) MHD_add_response_header(r, "Connection", "close");
     enum MHD_Result ok = MHD_queue_response(c->mhd, (unsigned)status, r);
@@ -86,7 +88,7 @@ enum MHD_Result ig_serve_send_options(ig_serve_conn *c) {
     return ig_serve_send(c, 204, r);
 }
 
-/* ---- routes of GET ------------------------------------------------------------------------------------------------ */
+/* ---- routes of GET ------------------------------------------------------------------------------------- */
 
 static enum MHD_Result get_health(ig_serve_conn *c) {
     ig_buf body = ig_buf_init(256);
@@ -102,12 +104,13 @@ static enum MHD_Result get_health(ig_serve_conn *c) {
 static bool put_model(ig_serve *s, ig_buf *out) {
     ig_engine_plan plan = ig_engine_plan_of(s->engine);
     return ig_buf_add_str(out, "{\"id\":") && ig_serve_put_cstr(out, s->config.model_id) &&
-           ig_buf_addf(out,
-                       ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"ingle\",\"context_window\":%d,"
-                       "\"max_safe_context\":%d,\"vision\":false,\"reasoning\":false,\"tools\":false,\"loaded\":true,"
-                       "\"size_bytes\":%llu,\"adapters\":[]}",
-                       (long long)s->config.model_created_s, plan.n_ctx, plan.n_ctx,
-                       (unsigned long long)plan.weights_bytes);
+           ig_buf_addf(
+               out,
+               ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"ingle\",\"context_window\":%d,"
+               "\"max_safe_context\":%d,\"vision\":false,\"reasoning\":false,\"tools\":false,\"loaded\":true,"
+               "\"size_bytes\":%llu,\"adapters\":[]}",
+               (long long)s->config.model_created_s, plan.n_ctx, plan.n_ctx,
+               (unsigned long long)plan.weights_bytes);
 }
 
 static enum MHD_Result get_models(ig_serve_conn *c) {
@@ -137,43 +140,57 @@ static enum MHD_Result get_stats(ig_serve_conn *c) {
     gmtime_r(&s->started_s, &tm);
     strftime(started, sizeof started, "%Y-%m-%dT%H:%M:%SZ", &tm);
     unsigned long long block = st.kv_block_bytes;
-    bool ok = ig_buf_add_str(&body, "{\"server\":{\"owner\":\"serve\",\"model\":") &&
-              ig_serve_put_cstr(&body, s->config.model_id) && ig_buf_add_str(&body, ",\"version\":") &&
-              ig_serve_put_cstr(&body, s->config.version) &&
-              ig_buf_addf(&body, ",\"started_at\":\"%s\",\"uptime_s\":%llu,\"tier\":\"L3\",\"threads\":%d,\"connections\":%d,"
-                                 "\"rss_bytes\":%llu},",
-                          started, (unsigned long long)((ig_clock_ns() - s->started_ns) / 1000000000ull), st.n_threads,
-                          atomic_load(&s->n_open), (unsigned long long)ig_memory_resident_bytes()) &&
-              ig_buf_addf(&body, "\"prompt_cache\":{\"blocks\":%d,\"bytes\":%llu,\"hit_tokens\":%llu,\"lookup_tokens\":%llu,"
-                                 "\"evictions\":%llu},",
-                          st.kv.n_cached, (unsigned long long)st.kv.n_cached * block, (unsigned long long)st.kv.n_hit_tokens,
-                          (unsigned long long)st.kv.n_lookup_tokens, (unsigned long long)st.kv.n_evicted) &&
-              ig_buf_addf(&body, "\"kv\":{\"blocks_total\":%d,\"blocks_free\":%d,\"bytes\":%llu,\"budget_bytes\":%llu},",
-                          st.kv.n_blocks, st.kv.n_free, (unsigned long long)(st.kv.n_blocks - st.kv.n_free) * block,
-                          (unsigned long long)plan.kv_bytes) &&
-              ig_buf_addf(&body, "\"admission\":{\"max_safe_context\":%d,\"usable_bytes\":%llu,\"weights_bytes\":%llu},",
-                          plan.n_ctx, (unsigned long long)plan.usable_bytes, (unsigned long long)plan.weights_bytes) &&
-              ig_buf_addf(&body, "\"batch\":{\"configured\":%d,\"batched\":true,\"active_rows\":%d,\"pending_rows\":%d,"
-                                 "\"prefilling_rows\":%d,\"steps\":%llu,\"mean_rows\":%.2f},",
-                          st.n_slots, st.n_running, st.n_queued, st.n_prefilling, (unsigned long long)st.n_steps,
-                          st.n_steps ? (double)st.n_rows / (double)st.n_steps : 0.0) &&
-              ig_buf_addf(&body, "\"requests\":{\"active\":%d,\"done\":%llu,\"canceled\":%llu,\"failed\":%llu,"
-                                 "\"prompt_tokens\":%llu,\"cached_tokens\":%llu,\"generated_tokens\":%llu},",
-                          atomic_load(&s->n_jobs), (unsigned long long)st.n_done, (unsigned long long)st.n_canceled,
-                          (unsigned long long)st.n_failed, (unsigned long long)st.n_prompt_tokens,
-                          (unsigned long long)st.n_cached_tokens, (unsigned long long)st.n_generated_tokens) &&
-              ig_buf_addf(&body, "\"adapters\":[],\"last\":{\"ttft_ms\":%llu,\"prefill_tps\":%.1f,\"decode_tps\":%.1f}}",
-                          (unsigned long long)(atomic_load(&s->last_ttft_us) / 1000),
-                          (double)atomic_load(&s->last_prefill_mtps) / 1000, (double)atomic_load(&s->last_decode_mtps) / 1000);
+    bool ok =
+        ig_buf_add_str(&body, "{\"server\":{\"owner\":\"serve\",\"model\":") &&
+        ig_serve_put_cstr(&body, s->config.model_id) && ig_buf_add_str(&body, ",\"version\":") &&
+        ig_serve_put_cstr(&body, s->config.version) &&
+        ig_buf_addf(
+            &body,
+            ",\"started_at\":\"%s\",\"uptime_s\":%llu,\"tier\":\"L3\",\"threads\":%d,\"connections\":%d,"
+            "\"rss_bytes\":%llu},",
+            started, (unsigned long long)((ig_clock_ns() - s->started_ns) / 1000000000ull), st.n_threads,
+            atomic_load(&s->n_open), (unsigned long long)ig_memory_resident_bytes()) &&
+        ig_buf_addf(
+            &body,
+            "\"prompt_cache\":{\"blocks\":%d,\"bytes\":%llu,\"hit_tokens\":%llu,\"lookup_tokens\":%llu,"
+            "\"evictions\":%llu},",
+            st.kv.n_cached, (unsigned long long)st.kv.n_cached * block,
+            (unsigned long long)st.kv.n_hit_tokens, (unsigned long long)st.kv.n_lookup_tokens,
+            (unsigned long long)st.kv.n_evicted) &&
+        ig_buf_addf(&body,
+                    "\"kv\":{\"blocks_total\":%d,\"blocks_free\":%d,\"bytes\":%llu,\"budget_bytes\":%llu},",
+                    st.kv.n_blocks, st.kv.n_free, (unsigned long long)(st.kv.n_blocks - st.kv.n_free) * block,
+                    (unsigned long long)plan.kv_bytes) &&
+        ig_buf_addf(
+            &body, "\"admission\":{\"max_safe_context\":%d,\"usable_bytes\":%llu,\"weights_bytes\":%llu},",
+            plan.n_ctx, (unsigned long long)plan.usable_bytes, (unsigned long long)plan.weights_bytes) &&
+        ig_buf_addf(&body,
+                    "\"batch\":{\"configured\":%d,\"batched\":true,\"active_rows\":%d,\"pending_rows\":%d,"
+                    "\"prefilling_rows\":%d,\"steps\":%llu,\"mean_rows\":%.2f},",
+                    st.n_slots, st.n_running, st.n_queued, st.n_prefilling, (unsigned long long)st.n_steps,
+                    st.n_steps ? (double)st.n_rows / (double)st.n_steps : 0.0) &&
+        ig_buf_addf(&body,
+                    "\"requests\":{\"active\":%d,\"done\":%llu,\"canceled\":%llu,\"failed\":%llu,"
+                    "\"prompt_tokens\":%llu,\"cached_tokens\":%llu,\"generated_tokens\":%llu},",
+                    atomic_load(&s->n_jobs), (unsigned long long)st.n_done, (unsigned long long)st.n_canceled,
+                    (unsigned long long)st.n_failed, (unsigned long long)st.n_prompt_tokens,
+                    (unsigned long long)st.n_cached_tokens, (unsigned long long)st.n_generated_tokens) &&
+        ig_buf_addf(&body,
+                    "\"adapters\":[],\"last\":{\"ttft_ms\":%llu,\"prefill_tps\":%.1f,\"decode_tps\":%.1f}}",
+                    (unsigned long long)(atomic_load(&s->last_ttft_us) / 1000),
+                    (double)atomic_load(&s->last_prefill_mtps) / 1000,
+                    (double)atomic_load(&s->last_decode_mtps) / 1000);
     return send_json(c, ok, &body);
 }
 
 static enum MHD_Result get_v1(ig_serve_conn *c);
 
-/* ---- the table ------------------------------------------------------------------------------------------------------ */
+/* ---- the table ----------------------------------------------------------------------------------------- */
 
-#define GET(p, fn, is_open) {.path = p, .methods = IG_GET | IG_HEAD, .open = is_open, .get = fn}
-#define POST(p, k) {.path = p, .methods = IG_POST, .kind = k}
+#define GET(p, fn, is_open)                                                                                  \
+    { .path = p, .methods = IG_GET | IG_HEAD, .open = is_open, .get = fn }
+#define POST(p, k)                                                                                           \
+    { .path = p, .methods = IG_POST, .kind = k }
 
 static const ig_serve_route routes[] = {
     GET("/", ig_serve_get_page, true),
@@ -231,10 +248,11 @@ const ig_serve_route *ig_serve_route_find(const char *path, const char **arg) {
 }
 
 void ig_serve_allow_header(const ig_serve_route *r, char *out, size_t n) {
-    snprintf(out, n, "%s%s, OPTIONS", r->methods & IG_GET ? "GET, HEAD" : "", r->methods & IG_POST ? "POST" : "");
+    snprintf(out, n, "%s%s, OPTIONS", r->methods & IG_GET ? "GET, HEAD" : "",
+             r->methods & IG_POST ? "POST" : "");
 }
 
-/* ---- who may call ------------------------------------------------------------------------------------------------------ */
+/* ---- who may call -------------------------------------------------------------------------------------- */
 
 /* "name", "name:port", "[v6]:port" -> the name without port and brackets. False: not of that form. */
 static bool host_name(const char *host, char *out, size_t n_out) {
@@ -280,7 +298,8 @@ bool ig_serve_host_allowed(const char *host, const char *bind_host, const char *
     if (!strcasecmp(name, bind_host)) return true;
     if ((!strcmp(bind_host, "0.0.0.0") || !strcmp(bind_host, "::")) && is_address(name)) return true;
     for (size_t i = 0; allowed && allowed[i]; i++)
-        if (!strcmp(allowed[i], "*") || !strcasecmp(allowed[i], name) || !strcasecmp(allowed[i], host)) return true;
+        if (!strcmp(allowed[i], "*") || !strcasecmp(allowed[i], name) || !strcasecmp(allowed[i], host))
+            return true;
     return false;
 }
 
@@ -291,7 +310,9 @@ ig_serve_origin ig_serve_origin_of(const char *origin, const char *host, const c
     for (size_t i = 0; listed && listed[i]; i++)
         if (!strcmp(listed[i], "*") || !strcasecmp(listed[i], origin)) return IG_ORIGIN_LISTED;
     if (cross) return IG_ORIGIN_FOREIGN;
-    const char *at = !strncasecmp(origin, "http://", 7) ? origin + 7 : !strncasecmp(origin, "https://", 8) ? origin + 8 : NULL;
+    const char *at = !strncasecmp(origin, "http://", 7)    ? origin + 7
+                     : !strncasecmp(origin, "https://", 8) ? origin + 8
+                                                           : NULL;
     return at && host && !strcasecmp(at, host) ? IG_ORIGIN_SAME : IG_ORIGIN_FOREIGN;
 }
 
@@ -323,7 +344,7 @@ bool ig_serve_request_id_valid(const char *id) {
     return n >= 1 && n <= 64 && id[n] == 0;
 }
 
-/* ---- what headers decide -------------------------------------------------------------------------------------------------- */
+/* ---- what headers decide ------------------------------------------------------------------------------- */
 
 const char *ig_serve_header(ig_serve_conn *c, const char *name) {
     return MHD_lookup_connection_value(c->mhd, MHD_HEADER_KIND, name);
@@ -353,14 +374,16 @@ static enum MHD_Result sum_header(void *arg, enum MHD_ValueKind kind, const char
 
 /* How long the body is, and that there is only one way to read that. */
 static bool check_framing(ig_serve_conn *c, const struct header_sums *h, ig_http_error *e) {
-    const char *length = ig_serve_header(c, "Content-Length"), *coding = ig_serve_header(c, "Transfer-Encoding");
+    const char *length = ig_serve_header(c, "Content-Length"),
+               *coding = ig_serve_header(c, "Transfer-Encoding");
     c->upload_bytes = coding ? MHD_SIZE_UNKNOWN : length ? strtoull(length, NULL, 10) : 0;
     if (h->n_length + h->n_coding > 1)
         return ig_serve_refuse(e, "invalid_request", NULL,
                                "Content-Length and Transfer-Encoding: exactly one of them, and once");
     if (coding && strcasecmp(coding, "chunked") != 0)
         return ig_serve_refuse(e, "invalid_request", NULL, "Transfer-Encoding: only chunked is understood");
-    if (h->n_odd) return ig_serve_refuse(e, "invalid_request", NULL, "a header has a name with odd characters");
+    if (h->n_odd)
+        return ig_serve_refuse(e, "invalid_request", NULL, "a header has a name with odd characters");
     if (h->n_host > 1) return ig_serve_refuse(e, "invalid_request", NULL, "more than one Host header");
     return true;
 }
@@ -369,13 +392,17 @@ static bool check_callers(ig_serve_conn *c, unsigned method, ig_http_error *e) {
     const ig_serve_config *config = &c->s->config;
     const char *host = ig_serve_header(c, "Host"), *origin = ig_serve_header(c, "Origin");
     if (host && !ig_serve_host_allowed(host, config->host, config->allowed_hosts))
-        return ig_serve_refuse(e, "host_not_allowed", NULL,
-                               "Host %.100s is not a name of this server; start it with --allowed-host to add one", host);
-    ig_serve_origin kind = ig_serve_origin_of(origin, host, ig_serve_header(c, "Sec-Fetch-Site"), config->cors_origins);
+        return ig_serve_refuse(
+            e, "host_not_allowed", NULL,
+            "Host %.100s is not a name of this server; start it with --allowed-host to add one", host);
+    ig_serve_origin kind =
+        ig_serve_origin_of(origin, host, ig_serve_header(c, "Sec-Fetch-Site"), config->cors_origins);
     if (kind == IG_ORIGIN_FOREIGN && !(method & (IG_GET | IG_HEAD)))
-        return ig_serve_refuse(e, "origin_not_allowed", NULL,
-                               "pages of another origin may not call this server; start it with --cors-origin to allow one");
-    if (kind == IG_ORIGIN_LISTED && strlen(origin) < sizeof c->origin) snprintf(c->origin, sizeof c->origin, "%s", origin);
+        return ig_serve_refuse(
+            e, "origin_not_allowed", NULL,
+            "pages of another origin may not call this server; start it with --cors-origin to allow one");
+    if (kind == IG_ORIGIN_LISTED && strlen(origin) < sizeof c->origin)
+        snprintf(c->origin, sizeof c->origin, "%s", origin);
     return true;
 }
 
@@ -384,7 +411,8 @@ static bool check_type(ig_serve_conn *c, ig_http_error *e) {
     static const char json[] = "application/json";
     if (!ig_serve_header(c, "Origin")) return true; /* tools send what they like */
     size_t n = sizeof json - 1;
-    if (type && !strncasecmp(type, json, n) && (type[n] == 0 || type[n] == ';' || type[n] == ' ')) return true;
+    if (type && !strncasecmp(type, json, n) && (type[n] == 0 || type[n] == ';' || type[n] == ' '))
+        return true;
     return ig_serve_refuse(e, "unsupported_media_type", NULL, "Content-Type must be application/json");
 }
 
@@ -402,20 +430,23 @@ bool ig_serve_admit(ig_serve_conn *c, const char *url, const char *method_name, 
     take_request_id(c);
     MHD_get_connection_values(c->mhd, MHD_HEADER_KIND, sum_header, &h);
     if (!check_framing(c, &h, e)) return false;
-    if (c->uri_too_long) return ig_serve_refuse(e, "uri_too_long", NULL, "the request line is longer than 8 KiB");
+    if (c->uri_too_long)
+        return ig_serve_refuse(e, "uri_too_long", NULL, "the request line is longer than 8 KiB");
     if (h.bytes > HEADERS_MAX_BYTES)
-        return ig_serve_refuse(e, "headers_too_large", NULL, "the headers have %zu bytes; %d are allowed", h.bytes,
-                               HEADERS_MAX_BYTES);
+        return ig_serve_refuse(e, "headers_too_large", NULL, "the headers have %zu bytes; %d are allowed",
+                               h.bytes, HEADERS_MAX_BYTES);
     if (!check_callers(c, method, e)) return false;
 
     if (c->uri_cut) return ig_serve_refuse(e, "not_found", NULL, "not found");
-    if (!strncasecmp(url, "http://", 7)) url = strchr(url + 7, '/') ? strchr(url + 7, '/') : "/"; /* absolute form */
+    if (!strncasecmp(url, "http://", 7))
+        url = strchr(url + 7, '/') ? strchr(url + 7, '/') : "/"; /* absolute form */
     c->route = ig_serve_route_find(url, &c->arg);
     if (!c->route) return ig_serve_refuse(e, "not_found", NULL, "not found");
     bool is_open = c->route->open || method == IG_OPTIONS;
     if (!is_open && !ig_serve_key_allowed(c->s->config.api_keys, ig_serve_header(c, "Authorization"),
                                           ig_serve_header(c, "x-api-key")))
-        return ig_serve_refuse(e, "invalid_api_key", NULL, "a valid API key is needed: Authorization: Bearer KEY");
+        return ig_serve_refuse(e, "invalid_api_key", NULL,
+                               "a valid API key is needed: Authorization: Bearer KEY");
     if (method != IG_OPTIONS && !(method & c->route->methods))
         return ig_serve_refuse(e, "method_not_allowed", NULL, "%.20s is not allowed here", method_name);
     if (atomic_load(&c->s->n_open) > c->s->connections_max && c->route->get != get_health) {

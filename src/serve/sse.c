@@ -17,7 +17,7 @@ enum {
     QUEUE_TIMEOUT_S = 600
 };
 
-/* ---- jobs ------------------------------------------------------------------------------------------------- */
+/* ---- jobs ---------------------------------------------------------------------------------------------- */
 
 ig_serve_job *ig_serve_job_make(ig_serve *s, ig_serve_kind kind) {
     ig_serve_job *job = calloc(1, sizeof *job);
@@ -69,7 +69,7 @@ void ig_serve_job_free(ig_serve_job *job) {
     free(job);
 }
 
-/* ---- tokens to text --------------------------------------------------------------------------------------- */
+/* ---- tokens to text ------------------------------------------------------------------------------------ */
 
 static bool is_end_token(const ig_tokenizer *t, uint32_t id) {
     int n;
@@ -192,7 +192,8 @@ static void check_waiting(ig_serve_job *job) {
 
 bool ig_serve_pump(ig_serve_job *job) {
     bool moved = true, all = false;
-    while (moved && !job->error.status && !(job->req.stream && job->out.n - job->out_from >= OUT_PAUSE_BYTES)) {
+    while (moved && !job->error.status &&
+           !(job->req.stream && job->out.n - job->out_from >= OUT_PAUSE_BYTES)) {
         moved = false;
         all = true;
         for (int i = 0; i < job->n_choices && !job->error.status; i++) {
@@ -204,7 +205,7 @@ bool ig_serve_pump(ig_serve_job *job) {
     return all || job->error.status;
 }
 
-/* ---- the stream ------------------------------------------------------------------------------------------- */
+/* ---- the stream ---------------------------------------------------------------------------------------- */
 
 /* After the first byte an error can only be said in the stream. No finish_reason and no [DONE] follow. */
 static bool put_error_frame(ig_serve_job *job) {
@@ -255,7 +256,8 @@ ssize_t ig_serve_stream_read(void *conn, uint64_t pos, char *to, size_t n) {
         atomic_store(&c->news_ns, ig_clock_ns());
         return give(job, to, n);
     }
-    if (job->ended) return job->end_is_error ? MHD_CONTENT_READER_END_WITH_ERROR : MHD_CONTENT_READER_END_OF_STREAM;
+    if (job->ended)
+        return job->end_is_error ? MHD_CONTENT_READER_END_WITH_ERROR : MHD_CONTENT_READER_END_OF_STREAM;
     atomic_store(&c->waits, true);
     ig_serve_conn_nap(c);
     return 0;

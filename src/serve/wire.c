@@ -74,15 +74,15 @@ bool ig_serve_error_json(ig_buf *out, const ig_http_error *e) {
     return ok && ig_buf_add_str(out, "}}");
 }
 
-/* ---- typed look-ups --------------------------------------------------------------------------------------- */
+/* ---- typed look-ups ------------------------------------------------------------------------------------ */
 
 static const char *type_name(yyjson_val *v) {
-    return yyjson_is_bool(v)   ? "a boolean"
-           : yyjson_is_num(v)  ? "a number"
-           : yyjson_is_str(v)  ? "a string"
-           : yyjson_is_arr(v)  ? "an array"
-           : yyjson_is_obj(v)  ? "an object"
-                               : "null";
+    return yyjson_is_bool(v)  ? "a boolean"
+           : yyjson_is_num(v) ? "a number"
+           : yyjson_is_str(v) ? "a string"
+           : yyjson_is_arr(v) ? "an array"
+           : yyjson_is_obj(v) ? "an object"
+                              : "null";
 }
 
 bool ig_serve_get_bool(yyjson_val *obj, const char *key, bool *out, ig_http_error *e) {
@@ -94,19 +94,22 @@ bool ig_serve_get_bool(yyjson_val *obj, const char *key, bool *out, ig_http_erro
     return true;
 }
 
-bool ig_serve_get_number(yyjson_val *obj, const char *key, double lo, double hi, double *out, ig_http_error *e) {
+bool ig_serve_get_number(yyjson_val *obj, const char *key, double lo, double hi, double *out,
+                         ig_http_error *e) {
     yyjson_val *v = ig_json_get(obj, key);
     if (!v) return true;
     if (!yyjson_is_num(v))
         return ig_serve_refuse(e, "invalid_value", key, "%s must be a number, not %s", key, type_name(v));
     double x = yyjson_get_num(v);
     if (!(x >= lo && x <= hi))
-        return ig_serve_refuse(e, "invalid_value", key, "%s is %g; it must be between %g and %g", key, x, lo, hi);
+        return ig_serve_refuse(e, "invalid_value", key, "%s is %g; it must be between %g and %g", key, x, lo,
+                               hi);
     *out = x;
     return true;
 }
 
-bool ig_serve_get_int(yyjson_val *obj, const char *key, int64_t lo, int64_t hi, int64_t *out, ig_http_error *e) {
+bool ig_serve_get_int(yyjson_val *obj, const char *key, int64_t lo, int64_t hi, int64_t *out,
+                      ig_http_error *e) {
     yyjson_val *v = ig_json_get(obj, key);
     if (!v) return true;
     if (!yyjson_is_num(v))
@@ -115,8 +118,9 @@ bool ig_serve_get_int(yyjson_val *obj, const char *key, int64_t lo, int64_t hi, 
     if (yyjson_is_real(v)) { /* 3.0 is three; beyond 2^53 a double no longer says which integer it was */
         double d = yyjson_get_real(v);
         if (!(fabs(d) <= 9007199254740992.0) || d != floor(d))
-            return ig_serve_refuse(e, "invalid_value", key, "%s is %g; it must be a whole number between %lld and %lld",
-                                   key, d, (long long)lo, (long long)hi);
+            return ig_serve_refuse(e, "invalid_value", key,
+                                   "%s is %g; it must be a whole number between %lld and %lld", key, d,
+                                   (long long)lo, (long long)hi);
         x = (int64_t)d;
     } else if (yyjson_is_uint(v) && yyjson_get_uint(v) > INT64_MAX) {
         return ig_serve_refuse(e, "invalid_value", key, "%s is %llu; it must be between %lld and %lld", key,
@@ -140,12 +144,15 @@ bool ig_serve_get_string(yyjson_val *obj, const char *key, ig_slice *out, ig_htt
     return true;
 }
 
-/* ---- strings out --------------------------------------------------------------------------------------------- */
+/* ---- strings out --------------------------------------------------------------------------------------- */
 
 /* Bytes of the well-formed UTF-8 character at p, 0 when there is none. */
 static size_t utf8_char(const uint8_t *p, size_t n) {
     if (p[0] < 0x80) return 1;
-    size_t len = p[0] >= 0xc2 && p[0] <= 0xdf ? 2 : p[0] >= 0xe0 && p[0] <= 0xef ? 3 : p[0] >= 0xf0 && p[0] <= 0xf4 ? 4 : 0;
+    size_t len = p[0] >= 0xc2 && p[0] <= 0xdf   ? 2
+                 : p[0] >= 0xe0 && p[0] <= 0xef ? 3
+                 : p[0] >= 0xf0 && p[0] <= 0xf4 ? 4
+                                                : 0;
     if (!len || len > n) return 0;
     uint8_t lo = p[0] == 0xe0 ? 0xa0 : p[0] == 0xf0 ? 0x90 : 0x80;
     uint8_t hi = p[0] == 0xed ? 0x9f : p[0] == 0xf4 ? 0x8f : 0xbf;

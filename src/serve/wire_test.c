@@ -43,12 +43,15 @@ TEST(errors_have_four_members_and_context_errors_two_more) {
     ig_buf b = ig_buf_init(4096);
     CHECK(!ig_serve_refuse(&e, "invalid_value", "top_p", "top_p \"%d\"", 7) && e.status == 400);
     CHECK(ig_serve_error_json(&b, &e));
-    CHECK(!strcmp(b.p, "{\"error\":{\"message\":\"top_p \\\"7\\\"\",\"type\":\"invalid_request_error\",\"param\":\"top_p\","
-                       "\"code\":\"invalid_value\"}}"));
+    CHECK(!strcmp(
+        b.p,
+        "{\"error\":{\"message\":\"top_p \\\"7\\\"\",\"type\":\"invalid_request_error\",\"param\":\"top_p\","
+        "\"code\":\"invalid_value\"}}"));
     ig_buf_clear(&b);
     ig_serve_refuse(&e, "context_length_exceeded", NULL, "long");
     e.n_prompt_tokens = 9;
     e.n_ctx = 8;
-    CHECK(ig_serve_error_json(&b, &e) && strstr(b.p, "\"param\":null") && strstr(b.p, "\"n_prompt_tokens\":9,\"n_ctx\":8"));
+    CHECK(ig_serve_error_json(&b, &e) && strstr(b.p, "\"param\":null") &&
+          strstr(b.p, "\"n_prompt_tokens\":9,\"n_ctx\":8"));
     ig_buf_free(&b);
 }

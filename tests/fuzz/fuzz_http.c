@@ -1,5 +1,5 @@
-/* fuzz_http: any bytes as the body of a POST, on every route. A request that is understood holds only what its
- * limits allow; one that is not has a status, a code and a message, and all of it is JSON. */
+/* fuzz_http: any bytes as the body of a POST, on every route. A request that is understood holds only what
+ * its limits allow; one that is not has a status, a code and a message, and all of it is JSON. */
 #include "serve/inside.h"
 
 #include <string.h>
@@ -10,7 +10,8 @@ static void check_request(ig_chat_request *r) {
     ig_assert(r->n_stops >= 0 && r->n_stops <= IG_SERVE_STOPS_MAX && r->max_tokens >= 0);
     for (int i = 0; i < r->n_stops; i++) ig_assert(r->stops[i].n >= 1 && r->stops[i].n <= IG_STOP_BYTES_MAX);
     ig_assert(r->sampling.temperature >= 0 && r->sampling.temperature <= 5 && r->sampling.top_k >= 0);
-    ig_assert(r->sampling.top_p >= 0 && r->sampling.top_p <= 1 && r->sampling.min_p >= 0 && r->sampling.min_p <= 1);
+    ig_assert(r->sampling.top_p >= 0 && r->sampling.top_p <= 1 && r->sampling.min_p >= 0 &&
+              r->sampling.min_p <= 1);
     ig_assert(r->top_logprobs >= -1 && r->top_logprobs <= IG_SERVE_LOGPROBS_MAX);
     if (r->kind == IG_SERVE_COMPLETION) ig_assert(r->n_prompts >= 1 && r->n_prompts <= IG_SERVE_CHOICES_MAX);
     if (r->kind != IG_SERVE_CHAT && r->kind != IG_SERVE_COUNT && r->kind != IG_SERVE_APPLY_TEMPLATE) return;
@@ -21,7 +22,9 @@ static void check_request(ig_chat_request *r) {
         ig_assert(yyjson_is_str(yyjson_obj_get(m, "role")) && yyjson_is_str(yyjson_obj_get(m, "content")));
     }
     yyjson_val *repaired = ig_serve_request_repaired(r);
-    if (repaired) ig_assert(yyjson_arr_size(repaired) >= 1 && yyjson_arr_size(repaired) <= yyjson_arr_size(r->messages));
+    if (repaired)
+        ig_assert(yyjson_arr_size(repaired) >= 1 &&
+                  yyjson_arr_size(repaired) <= yyjson_arr_size(r->messages));
 }
 
 static void check_refusal(const ig_http_error *e) {
