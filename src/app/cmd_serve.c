@@ -150,6 +150,14 @@ static void print_banner(const serve_options *o, const ig_loaded *l, const char 
     fprintf(stderr, "  page      %s\n  ready in  %.0f ms; Ctrl-C ends it\n", url, (double)l->load_ns / 1e6);
 }
 
+/* One line of key=value words for whoever started us, whatever the file or the alias is called. */
+static void print_ready(const ig_loaded *l, const char *url, const char *name) {
+    printf("ready %s model=", url);
+    for (; *name; name++) putchar((unsigned char)*name <= ' ' || *name == 0x7f ? '_' : *name);
+    printf(" ctx=%d slots=%d\n", l->plan.n_ctx, l->plan.n_slots);
+    fflush(stdout);
+}
+
 /* Until a signal came (0), or the engine hangs (70). */
 static int watch(const serve_options *o, ig_engine *e) {
     while (!ig_signals_wait(WATCH_MS)) {
@@ -178,8 +186,7 @@ static int run(serve_options *o, ig_loaded *l) {
     snprintf(url, sizeof url, strchr(o->host, ':') ? "http://[%s]:%d" : "http://%s:%d", o->host,
              ig_serve_port(s));
     print_banner(o, l, url);
-    printf("ready %s model=%s ctx=%d slots=%d\n", url, name, l->plan.n_ctx, l->plan.n_slots);
-    fflush(stdout);
+    print_ready(l, url, name);
 
     int code = watch(o, l->engine);
     if (code == IG_EXIT_ENGINE) {

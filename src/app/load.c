@@ -53,8 +53,12 @@ static void *load_text(void *arg) {
     text_job *j = arg;
     ig_slice source;
     j->st = ig_tokenizer_from_gguf(&j->tokenizer, j->gguf, &j->err);
-    if (ig_gguf_get_string(j->gguf, "tokenizer.chat_template", &source, &j->chat_err) == IG_OK)
+    ig_status st = ig_gguf_get_string(j->gguf, "tokenizer.chat_template", &source, &j->chat_err);
+    if (st == IG_OK)
         ig_template_make(&j->chat, source, &j->chat_err);
+    else if (st == IG_ENOTFOUND)
+        ig_fail(&j->chat_err, st, "%.200s has no chat template; it completes text (generate --raw)",
+                ig_gguf_path(j->gguf));
     return NULL;
 }
 
