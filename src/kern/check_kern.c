@@ -63,24 +63,29 @@ static void random_row(const ig_fmt *f, uint8_t *row, int n_cols) {
 }
 
 typedef struct acts { float *f; ig_act act; } acts;
-static acts random_acts(int n_rows, int n_cols, const ig_kern *quant) {
+static acts random_acts(int n_rows, int n_cols) {
+    const ig_kern *quant = ig_kern_reference(IG_KERN_QUANT, NULL), *quant16 = ig_kern_reference(IG_KERN_QUANT16, NULL);
     acts a = {.f = aligned_alloc(64, ((size_t)n_rows * (size_t)n_cols * 4 + 63) / 64 * 64)};
     size_t n_blocks = (size_t)n_rows * (size_t)((n_cols + 31) / 32);
     for (int i = 0; i < n_rows * n_cols; i++) a.f[i] = bell() * (rnd() % 64 == 0 ? 30.0f : 1.0f);
     a.act = (ig_act){.f = a.f, .n_cols = n_cols};
     if (n_cols % 32 == 0) {
         a.act.q = malloc((size_t)n_rows * (size_t)n_cols);
+        a.act.q16 = malloc((size_t)n_rows * (size_t)n_cols * 2), a.act.scale16 = malloc(n_blocks * 4);
         a.act.scale = malloc(n_blocks * 4), a.act.sum = malloc(n_blocks * 4), a.act.qsum = malloc(n_blocks * 4);
         for (int r = 0; r < n_rows; r++) {
             size_t b = (size_t)r * (size_t)(n_cols / 32);
             quant->fn.quant(a.act.q + (size_t)r * (size_t)n_cols, a.act.scale + b, a.act.qsum + b, a.act.sum + b,
                             a.f + (size_t)r * (size_t)n_cols, n_cols);
+            quant16->fn.quant16(a.act.q16 + (size_t)r * (size_t)n_cols, a.act.scale16 + b, a.f + (size_t)r * (size_t)n_cols,
+                                n_cols);
         }
     }
     return a;
 }
 static void free_acts(acts a) {
     free(a.f), free(a.act.q), free(a.act.scale), free(a.act.sum), free(a.act.qsum);
+    free(a.act.q16), free(a.act.scale16);
 }
 
 /* The panel of 16 random rows, guarded; the rows in `rows`. */
@@ -95,7 +100,7 @@ static guarded random_panel(const ig_fmt *f, int n_cols, uint8_t *rows) {
 }
 
 static void check_linear(const ig_kern *k) {
-    const ig_kern *ref = ig_kern_reference(IG_KERN_LINEAR, k->fmt), *quant = ig_kern_reference(IG_KERN_QUANT, NULL);
+    const ig_kern *ref = ig_kern_reference(IG_KERN_LINEAR, k->fmt);
     const ig_kern *dequant = ig_kern_reference(IG_KERN_DEQUANT, k->fmt);
     static const int cols[] = {32, 64, 96, 576, 1536}, rows[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 48};
     bool same = true, alone = true, near = true, notices = true;
@@ -103,7 +108,7 @@ static void check_linear(const ig_kern *k) {
         int n_cols = cols[ci];
         uint8_t *file = malloc(ig_fmt_row_bytes(k->fmt, n_cols) * IG_PANEL_ROWS);
         guarded panel = random_panel(k->fmt, n_cols, file);
-        acts a = random_acts(50, n_cols, quant);
+        acts a = random_acts(50, n_cols);
         for (size_t ri = 0; ri < sizeof rows / sizeof *rows; ri++) {
             int m = rows[ri], from = m == 48 ? 2 : (int)ri % 3;
             guarded y = guard((size_t)m * 64), z = guard((size_t)m * 64);
@@ -125,15 +130,18 @@ static void check_linear(const ig_kern *k) {
             dequant->fn.dequant(w, file + (size_t)lane * ig_fmt_row_bytes(k->fmt, n_cols), n_cols);
             double sum = 0, mass = 0;
             for (int i = 0; i < n_cols; i++) {
-                double x = k->fmt->act == IG_ACT_Q8 ? (double)a.act.q[7 * n_cols + i] * (double)a.act.scale[7 * (n_cols / 32) + i / 32]
-                                                    : (double)a.f[7 * n_cols + i];
+                double x = (double)a.f[7 * n_cols + i];
+                int block = 7 * (n_cols / 32) + i / 32;
+                if (k->fmt->act == IG_ACT_Q8) x = (double)a.act.q[7 * n_cols + i] * (double)a.act.scale[block];
+                if (k->fmt->act == IG_ACT_Q16) x = (double)a.act.q16[7 * n_cols + i] * (double)a.act.scale16[block];
                 sum += x * (double)w[i], mass += fabs(x * (double)w[i]);
             }
             if (fabs((double)tile[lane] - sum) > mass * 4e-6 + 1e-30) near = false;
         }
         /* one activation changed by one step must show */
         float broken[16];
-        if (a.act.q) a.act.q[7 * n_cols + 5] = (int8_t)(a.act.q[7 * n_cols + 5] ^ 1), a.act.qsum[7 * (n_cols / 32)]++;
+        if (a.act.q) a.act.q[7 * n_cols + 5] = (int8_t)(a.act.q[7 * n_cols + 5] ^ 1), a.act.qsum[7 * (n_cols / 32)]++,
+            a.act.q16[7 * n_cols + 5] = (int16_t)(a.act.q16[7 * n_cols + 5] ^ 64);
         a.f[7 * n_cols + 5] += 1.0f;
         k->fn.linear(broken, panel.p, &a.act, 7, 1, n_cols);
         if (!memcmp(broken, tile, sizeof tile)) notices = false;
@@ -200,6 +208,7 @@ static void run_row(const ig_kern *k, uint8_t *out, const float *x, const float 
         k->fn.quant((int8_t *)out, y + n, (int32_t *)(y + n + b), y + n + 2 * b, x, n);
         break;
     }
+    case IG_KERN_QUANT16: k->fn.quant16((int16_t *)(void *)out, y + n, x, n); break;
     case IG_KERN_ROPE:
         memcpy(out, x, (size_t)n * 8);
         k->fn.rope(y, y + n, w, w + n, n);
@@ -213,7 +222,8 @@ static void check_row(const ig_kern *k) {
     bool same = true;
     for (int round = 0; round < 600; round++) {
         int n = 1 + (int)(rnd() % 200), kind = round % 3;
-        if (k->op == IG_KERN_QUANT) n = 32 * (1 + n % 20);
+        const bool quants = k->op == IG_KERN_QUANT || k->op == IG_KERN_QUANT16;
+        if (quants) n = 32 * (1 + n % 20);
         if (k->op == IG_KERN_ROPE) n = 8 * (1 + n % 16);
         float *x = malloc((size_t)n * 8), *w = malloc((size_t)n * 8);
         for (int i = 0; i < 2 * n; i++) x[i] = nasty(kind), w[i] = nasty(kind == 2);
@@ -221,9 +231,9 @@ static void check_row(const ig_kern *k) {
         guarded y = guard(bytes), z = guard(bytes);
         memset(y.p, 0, bytes), memset(z.p, 0, bytes);
         run_row(k, y.p, x, w, n), run_row(ref, z.p, x, w, n);
-        if (k->op == IG_KERN_TO_F16 || k->op == IG_KERN_QUANT) {
+        if (k->op == IG_KERN_TO_F16 || quants) {
             if (kind < 2 && memcmp(y.p, z.p, bytes)) same = false;
-            if (k->op == IG_KERN_QUANT && !equal_or_nan((float *)(void *)y.p + n, (float *)(void *)z.p + n, n / 32)) same = false;
+            if (quants && !equal_or_nan((float *)(void *)y.p + n, (float *)(void *)z.p + n, n / 32)) same = false;
         } else if (!equal_or_nan((float *)(void *)y.p, (float *)(void *)z.p, (int)(bytes / 4))) same = false;
         unguard(y), unguard(z), free(x), free(w);
     }
@@ -339,7 +349,7 @@ static void bench(const ig_kern *k) {
     if (k->op == IG_KERN_LINEAR) {
         uint8_t *file = malloc(ig_fmt_row_bytes(k->fmt, n_cols) * IG_PANEL_ROWS);
         guarded panel = random_panel(k->fmt, n_cols, file);
-        acts a = random_acts(48, n_cols, ig_kern_reference(IG_KERN_QUANT, NULL));
+        acts a = random_acts(48, n_cols);
         printf("%-26s", k->name);
         for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
             static float tile[48 * 16];

@@ -19,7 +19,8 @@ typedef enum ig_tier { IG_TIER_L1 = 1, IG_TIER_L2 = 2, IG_TIER_L3 = 3 } ig_tier;
 /* What a linear layer of a format eats. */
 typedef enum ig_act_kind {
     IG_ACT_F32 = 1, /* f32 rows */
-    IG_ACT_Q8 = 2   /* int8 rows with one scale per block of 32 */
+    IG_ACT_Q8 = 2,  /* int8 rows with one scale per block of 32 */
+    IG_ACT_Q16 = 4  /* int16 rows with one scale per block of 32 */
 } ig_act_kind;
 
 enum {
@@ -34,6 +35,8 @@ typedef struct ig_act {
     float *scale;            /* [T][K/32] */
     int32_t *qsum;           /* [T][K/32] sum of the block's q */
     float *sum;              /* [T][K/32] scale * (float)qsum */
+    int16_t *q16;            /* [T][K] or NULL */
+    float *scale16;          /* [T][K/32] */
     int n_cols;
 } ig_act;
 
@@ -64,6 +67,7 @@ typedef enum ig_kern_op {
     IG_KERN_DEQUANT, /* per format: file layout to f32 */
     IG_KERN_UNPACK,  /* per format: one row of a panel to f32 */
     IG_KERN_QUANT,
+    IG_KERN_QUANT16,
     IG_KERN_NORM,
     IG_KERN_ROPE,
     IG_KERN_SWIGLU,
@@ -82,6 +86,7 @@ typedef void ig_unpack_fn(float *out, const uint8_t *panel, int lane, int n_cols
 /* One row of n values (a multiple of 32) to int8 with its scales and sums. A block that holds a NaN or an
  * infinity gets a scale that is not finite, so that the row's logits tell. */
 typedef void ig_quant_fn(int8_t *q, float *scale, int32_t *qsum, float *sum, const float *x, int n);
+typedef void ig_quant16_fn(int16_t *q, float *scale, const float *x, int n);
 /* y[i] = x[i] * (1 / sqrt(mean of squares + eps)) * w[i] */
 typedef void ig_norm_fn(float *y, const float *x, const float *w, int n, float eps);
 /* lo[i], hi[i] rotated by the angle whose cosine and sine are given; n a multiple of 8. */
@@ -124,6 +129,7 @@ typedef struct ig_kern {
         ig_dequant_fn *dequant;
         ig_unpack_fn *unpack;
         ig_quant_fn *quant;
+        ig_quant16_fn *quant16;
         ig_norm_fn *norm;
         ig_rope_fn *rope;
         ig_swiglu_fn *swiglu;

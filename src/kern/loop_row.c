@@ -56,6 +56,15 @@ static void quant(int8_t *q, float *scale, int32_t *qsum, float *sum, const floa
     }
 }
 
+static void quant16(int16_t *q, float *scale, const float *x, int n) {
+    for (int b = 0; b < n / 32; b++, x += 32, q += 32) {
+        float amax = block_amax(x);
+        scale[b] = amax < 0x1p-100f ? 0.0f : amax / 32767.0f;
+        if (amax >= 0x1p-100f && amax < INFINITY) block_quant16(q, x, 32767.0f / amax);
+        else __builtin_memset(q, 0, 32 * sizeof *q); /* as in quant */
+    }
+}
+
 static inline vf swiglu8(vf g, vf u) {
     return vf_mul(vf_div(g, vf_add(vf_set(1.0f), vf_exp(vf_neg(g)))), u);
 }
@@ -96,6 +105,8 @@ static const ig_kern kerns[] = {
     {IG_KERN_NORM, NULL, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED, KERN_NAME("norm"), "equals scalar", {.norm = norm}},
     {IG_KERN_QUANT, NULL, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED, KERN_NAME("quant"), "equals scalar",
      {.quant = quant}},
+    {IG_KERN_QUANT16, NULL, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED, KERN_NAME("quant16"), "equals scalar",
+     {.quant16 = quant16}},
     {IG_KERN_SWIGLU, NULL, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED, KERN_NAME("swiglu"), "equals scalar",
      {.swiglu = swiglu}},
     {IG_KERN_ADD, NULL, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED, KERN_NAME("add"), "equals scalar", {.add = add}},

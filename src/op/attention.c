@@ -162,16 +162,11 @@ ig_tensor *op_attention(ig_run *r, const ig_tensor *q, const ig_rows *rows, int 
     job.scratch = op_take(r, job.scratch_bytes * (size_t)ig_pool_threads(r->pool));
     if (job.scratch) {
         ig_tensor f32_only = *y;
-        if (!whole) f32_only.act.q = NULL;
+        if (!whole) f32_only.act.q = NULL, f32_only.act.q16 = NULL;
         job.y = whole ? y : &f32_only;
         job.tile = tile, job.n_tiles = cut_tiles(tile, rows, most);
         ig_pool_run(r->pool, attention_part, &job, job.n_tiles * n_kv_heads, 1);
-        if (!whole && y->act.q)
-            for (int t = 0; t < y->n_rows; t++) {
-                size_t at = (size_t)t * (size_t)y->n_cols, b = at / IG_ACT_BLOCK;
-                r->kern->op[IG_KERN_QUANT]->fn.quant(y->act.q + at, y->act.scale + b, y->act.qsum + b, y->act.sum + b,
-                                                     y->f + at, y->n_cols);
-            }
+        for (int t = 0; t < y->n_rows && !whole; t++) op_quant_row(r, y, t, 0, y->f + (size_t)t * (size_t)y->n_cols, y->n_cols);
     }
     ig_arena_rewind(r->arena, mark);
     op_note(r, (ig_node){.op = "attention", .y = y, .a = q});

@@ -27,7 +27,8 @@ ig_tensor *op_tensor(ig_run *r, int n_rows, int n_cols, int need);
 typedef void op_unit_fn(const void *job, int unit, int row, int m, float *tiles);
 void op_run_units(ig_run *r, op_unit_fn *fn, const void *job, int n_units, int n_rows, int n_tiles);
 
-/* One row of values into the forms that y has. */
+/* n values of a row, whole blocks of them, into the integer forms that y has; op_store_row: into all. */
+void op_quant_row(const ig_run *r, ig_tensor *y, int row, int col, const float *x, int n);
 void op_store_row(const ig_run *r, ig_tensor *y, int row, int col, const float *x, int n);
 
 void op_trace(ig_run *r, const char *op, const ig_kern *k);

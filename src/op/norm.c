@@ -19,11 +19,7 @@ static void norm_part(void *arg, int lo, int hi, int thread) {
         const float *x = j->x->f + (size_t)(j->pick ? j->pick[t] : t) * (size_t)n;
         float *y = j->y->f ? j->y->f + (size_t)t * (size_t)n : j->scratch + (size_t)thread * (size_t)n;
         j->r->kern->op[IG_KERN_NORM]->fn.norm(y, x, j->w, n, j->eps);
-        if (j->y->act.q) {
-            size_t b = (size_t)t * (size_t)(n / IG_ACT_BLOCK);
-            j->r->kern->op[IG_KERN_QUANT]->fn.quant(j->y->act.q + (size_t)t * (size_t)n, j->y->act.scale + b,
-                                                    j->y->act.qsum + b, j->y->act.sum + b, y, n);
-        }
+        op_quant_row(j->r, j->y, t, 0, y, n);
     }
 }
 

@@ -19,11 +19,11 @@
 #include "kern/kern.h"
 #include "kv/kv.h"
 
-/* A matrix [T][n_cols] in one or both forms. */
+/* A matrix [T][n_cols] in one form or several. */
 typedef struct ig_tensor {
     int n_rows, n_cols;
     float *f;     /* f32 rows, or NULL */
-    ig_act act;   /* act.q is NULL when there is no int8 form */
+    ig_act act;   /* act.q, act.q16 are NULL when there is no such form */
 } ig_tensor;
 
 /* Where a row of the panels comes from, and so where its output goes. */

@@ -15,20 +15,25 @@ void *op_take(ig_run *r, size_t bytes) {
 
 ig_tensor *op_tensor(ig_run *r, int n_rows, int n_cols, int need) {
     size_t n = (size_t)n_rows * (size_t)n_cols;
-    ig_assert(n_rows > 0 && n_cols > 0 && (need & (IG_ACT_F32 | IG_ACT_Q8)) != 0);
+    ig_assert(n_rows > 0 && n_cols > 0 && need != 0 && (need & ~(IG_ACT_F32 | IG_ACT_Q8 | IG_ACT_Q16)) == 0);
     ig_tensor *t = op_take(r, sizeof *t);
     if (ig_run_planning(r)) t = ig_arena_take(r->shapes, sizeof *t);
     if (op_stopped(r)) return NULL;
     ig_assert(t != NULL);
     *t = (ig_tensor){.n_rows = n_rows, .n_cols = n_cols, .act.n_cols = n_cols};
     if ((need & IG_ACT_F32) || r->tape) t->f = op_take(r, n * sizeof *t->f);
+    size_t n_blocks = n / IG_ACT_BLOCK;
+    /* the formats say so: their rows are whole blocks */
+    ig_assert(!(need & (IG_ACT_Q8 | IG_ACT_Q16)) || n_cols % IG_ACT_BLOCK == 0);
     if (need & IG_ACT_Q8) {
-        ig_assert(n_cols % IG_ACT_BLOCK == 0); /* the formats say so: their rows are whole blocks */
-        size_t n_blocks = n / IG_ACT_BLOCK;
         t->act.q = op_take(r, n);
         t->act.scale = op_take(r, n_blocks * sizeof *t->act.scale);
         t->act.qsum = op_take(r, n_blocks * sizeof *t->act.qsum);
         t->act.sum = op_take(r, n_blocks * sizeof *t->act.sum);
+    }
+    if (need & IG_ACT_Q16) {
+        t->act.q16 = op_take(r, n * sizeof *t->act.q16);
+        t->act.scale16 = op_take(r, n_blocks * sizeof *t->act.scale16);
     }
     t->act.f = t->f;
     return op_stopped(r) ? NULL : t;
@@ -90,11 +95,14 @@ void op_run_units(ig_run *r, op_unit_fn *fn, const void *job, int n_units, int n
     ig_arena_rewind(r->arena, mark);
 }
 
+void op_quant_row(const ig_run *r, ig_tensor *y, int row, int col, const float *x, int n) {
+    const size_t at = (size_t)row * (size_t)y->n_cols + (size_t)col, b = at / IG_ACT_BLOCK;
+    ig_act *a = &y->act;
+    if (a->q) r->kern->op[IG_KERN_QUANT]->fn.quant(a->q + at, a->scale + b, a->qsum + b, a->sum + b, x, n);
+    if (a->q16) r->kern->op[IG_KERN_QUANT16]->fn.quant16(a->q16 + at, a->scale16 + b, x, n);
+}
+
 void op_store_row(const ig_run *r, ig_tensor *y, int row, int col, const float *x, int n) {
-    size_t at = (size_t)row * (size_t)y->n_cols + (size_t)col;
-    if (y->f) memcpy(y->f + at, x, (size_t)n * sizeof *x);
-    if (y->act.q) {
-        size_t b = at / IG_ACT_BLOCK;
-        r->kern->op[IG_KERN_QUANT]->fn.quant(y->act.q + at, y->act.scale + b, y->act.qsum + b, y->act.sum + b, x, n);
-    }
+    if (y->f) memcpy(y->f + (size_t)row * (size_t)y->n_cols + (size_t)col, x, (size_t)n * sizeof *x);
+    op_quant_row(r, y, row, col, x, n);
 }

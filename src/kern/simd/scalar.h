@@ -89,3 +89,7 @@ static inline int32_t block_quant(int8_t *q, const float *x, float inv) {
     }
     return sum;
 }
+/* The same to int16: |x * inv| < 32768. */
+static inline void block_quant16(int16_t *q, const float *x, float inv) {
+    for (int i = 0; i < 32; i++) q[i] = (int16_t)((x[i] * inv + 12582912.0f) - 12582912.0f);
+}
