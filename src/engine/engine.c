@@ -173,7 +173,7 @@ static size_t model_plan(void *ud, int n_rows, int n_want, int n_ctx) {
     return ig_model_plan(ud, n_rows, n_want, n_ctx);
 }
 
-static ig_backend backend_of(const ig_model *m) {
+ig_backend ig_engine_backend(const ig_model *m) {
     const ig_model_config *c = ig_model_config_of(m);
     const ig_kern_table *k = ig_model_kernels(m);
     return (ig_backend){
@@ -192,12 +192,12 @@ static ig_backend backend_of(const ig_model *m) {
 
 ig_status ig_engine_plan_make(ig_engine_plan *out, const ig_model *m, const ig_engine_config *c,
                               ig_err *err) {
-    ig_backend b = backend_of(m);
+    ig_backend b = ig_engine_backend(m);
     return ig_engine_plan_on(out, &b, c, err);
 }
 
 ig_status ig_engine_start(ig_engine **out, ig_model *m, const ig_engine_config *c, ig_err *err) {
-    ig_backend b = backend_of(m);
+    ig_backend b = ig_engine_backend(m);
     return ig_engine_start_on(out, &b, c, err);
 }
 

@@ -4,15 +4,18 @@
  * hashes them; the logits are a function of that hash and of nothing else. So whatever goes wrong with
  * blocks (sharing, copies, eviction, order) changes the tokens, and a straight computation without any
  * engine tells. A row of POISON writes NaN, and so does every row that sees one, also behind its own end:
- * what a block's last user left there. A row of FAULT makes the forward fail. */
+ * what a block's last user left there. A row of FAULT makes the forward fail. Include base/test.h first. */
 #ifndef IG_ENGINE_FAKE_TEST_H
 #define IG_ENGINE_FAKE_TEST_H
 
 #include <math.h>
 #include <string.h>
 
-#include "base/test.h"
 #include "engine/inside.h"
+
+/* engine_test.c: a malloc that counts the calls of threads that said they make none. */
+void watch_malloc(bool on);
+int watched_mallocs(void); /* since the last call */
 
 enum { V = 96, EOS = 0, FAULT = V - 2, POISON = V - 1, N_PLAIN = V - 2 };
 
@@ -72,7 +75,8 @@ static inline bool fake_row(const ig_rows *r, int row, uint64_t *hash) {
     return good;
 }
 
-static inline ig_status fake_forward(void *ud, ig_arena *arena, const ig_rows *r, float *logits, ig_err *err) {
+static inline ig_status fake_forward(void *ud, ig_arena *arena, const ig_rows *r, float *logits,
+                                     ig_err *err) {
     fake *f = ud;
     int n_want = 0;
     (void)arena;

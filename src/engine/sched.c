@@ -96,13 +96,17 @@ static int allowance_left(const ig_gen *g) {
     return left > 0 ? left : 0;
 }
 
+/* How many of g's tokens may come from the cache, plus one. Rows whose logits are wanted are computed. */
+static int attachable(const ig_gen *g) {
+    if (!g->use_prefix_cache) return 1;
+    return g->last_logits ? g->n_prompt - g->n_last + 1 : g->n_ids;
+}
+
 static bool fits_now(const ig_engine *e, const ig_gen *g) {
     ig_kv_stats kv = ig_kv_pool_stats(e->kv);
-    ig_kv_probe known = {0};
-    int need = 0;
+    ig_kv_probe known = ig_kv_prefix_probe(e->kv, g->ids, attachable(g));
 
-    if (g->use_prefix_cache) known = ig_kv_prefix_probe(e->kv, g->ids, g->n_ids);
-    need = ig_kv_blocks_for(g->n_ids < e->plan.n_ctx ? g->n_ids + 1 : g->n_ids) - known.n_whole;
+    int need = ig_kv_blocks_for(g->n_ids < e->plan.n_ctx ? g->n_ids + 1 : g->n_ids) - known.n_whole;
     for (int i = 0; i < e->n_running; i++) need += allowance_left(e->running[i]);
     return need <= kv.n_free + kv.n_cached - known.n_evictable;
 }
@@ -116,7 +120,7 @@ static bool better_later(const ig_engine *e, const ig_gen *g) {
         if (!r->use_prefix_cache || atomic_load(&r->n_tokens) > 0 || pending(r) <= 1) continue;
         while (same < n && r->ids[same] == g->ids[same]) same++;
         if (same < ALIKE_TOKENS) continue;
-        if (same - ig_kv_prefix_probe(e->kv, g->ids, g->n_ids).n_tokens >= ALIKE_TOKENS) return true;
+        if (same - ig_kv_prefix_probe(e->kv, g->ids, attachable(g)).n_tokens >= ALIKE_TOKENS) return true;
     }
     return false;
 }
@@ -127,7 +131,7 @@ static void begin(ig_engine *e, ig_gen *g) {
     ig_assert(g->seq != NULL); /* there are as many as slots */
     g->n_waited = 0;
     e->running[e->n_running++] = g;
-    if (g->use_prefix_cache) ig_kv_prefix_attach(e->kv, g->seq, g->ids, g->n_ids);
+    if (g->use_prefix_cache) ig_kv_prefix_attach(e->kv, g->seq, g->ids, attachable(g));
     if (g->begun) return; /* back from a pause */
 
     g->begun = true;

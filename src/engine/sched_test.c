@@ -1,5 +1,6 @@
 /* The scheduler on the fake model and a clock turned by hand: every request's tokens against a straight
  * computation, the bounds of a step, and what happens when memory is short. */
+#include "base/test.h"
 #include "engine/fake_test.h"
 
 #include <stdlib.h>
@@ -162,14 +163,21 @@ static void simulate(int n_arrivals, int n_slots, int n_blocks, int chunk) {
     finish_all();
     ig_engine_stats s = ig_engine_stats_of(engine);
     CHECK(s.n_done + s.n_failed + s.n_canceled == (uint64_t)n_sent);
-    CHECK(s.n_failed > 0 && s.n_canceled > 0 && s.n_cached_tokens > 0);
-    if (n_blocks < 16) CHECK(s.kv.n_evicted > 0 && atomic_load(&engine->counts.n_paused) > 0);
+    CHECK(s.n_canceled > 0 && s.n_cached_tokens > 0 && (s.n_failed > 0 || n_sent < 1000));
+    if (n_blocks < 16 && n_sent >= 1000)
+        CHECK(s.kv.n_evicted > 0 && atomic_load(&engine->counts.n_paused) > 0);
     unmake();
 }
 
+#ifdef __SANITIZE_THREAD__
+enum { ARRIVALS = 200 }; /* one thread: nothing to see, and slow */
+#else
+enum { ARRIVALS = 1500 };
+#endif
+
 static int arrivals(void) {
     const char *n = getenv("INGLE_SIM_ARRIVALS"); /* night runs: 100000 */
-    return n ? (int)strtol(n, NULL, 10) : 2000;
+    return n ? (int)strtol(n, NULL, 10) : ARRIVALS;
 }
 
 TEST(random_requests_on_little_memory_get_the_tokens_of_a_straight_computation) {
@@ -254,7 +262,8 @@ TEST(several_prefills_go_shortest_first_and_none_waits_more_than_two_steps) {
     ig_gen *g[8];
     for (int i = 0; i < 8; i++) {
         int n = i == 7 ? 40 : 1500 + i;
-        ig_gen_params p = {.prompt = counted((uint32_t)i, n), .n_prompt = n, .max_tokens = 50, .top_logprobs = -1};
+        ig_gen_params p = {
+            .prompt = counted((uint32_t)i, n), .n_prompt = n, .max_tokens = 50, .top_logprobs = -1};
         g[i] = submit(&p);
     }
     for (int turn = 0; turn < 100; turn++) {
@@ -313,8 +322,8 @@ TEST(a_prompt_that_was_computed_is_not_computed_again) {
 TEST(a_request_alike_to_one_in_prefill_waits_for_it_and_shares_its_blocks) {
     ig_engine_config c = fake_config(4, 100);
     make(&c, 2048);
-    ig_gen_params p = {.prompt = counted(3, 1000), .n_prompt = 1000, .max_tokens = 10, .use_prefix_cache = true,
-                       .top_logprobs = -1};
+    ig_gen_params p = {.prompt = counted(3, 1000), .n_prompt = 1000, .max_tokens = 10,
+                       .use_prefix_cache = true, .top_logprobs = -1};
     ig_gen *a = submit(&p), *b = submit(&p);
     ig_engine_turn(engine);
     CHECK(ig_gen_state_of(a) == IG_GEN_PREFILL && ig_gen_state_of(b) == IG_GEN_QUEUED);
@@ -333,8 +342,8 @@ TEST(a_request_alike_to_one_in_prefill_waits_for_it_and_shares_its_blocks) {
 TEST(a_cancelled_request_leaves_exactly_what_was_computed) {
     ig_engine_config c = fake_config(4, 100);
     make(&c, 2048);
-    ig_gen_params p = {.prompt = counted(3, 1500), .n_prompt = 1500, .max_tokens = 10, .use_prefix_cache = true,
-                       .top_logprobs = -1};
+    ig_gen_params p = {.prompt = counted(3, 1500), .n_prompt = 1500, .max_tokens = 10,
+                       .use_prefix_cache = true, .top_logprobs = -1};
     ig_gen *g = submit(&p);
     ig_engine_turn(engine);
     CHECK(ig_gen_stats_of(g).n_prefilled == 512);
@@ -429,8 +438,9 @@ TEST(short_of_memory_the_youngest_is_paused_and_comes_back_with_the_same_tokens)
     straight want[3];
     ig_gen *g[3];
     for (uint32_t i = 0; i < 3; i++) { /* 60 + 400 tokens each are 8 blocks, 9 are there */
-        ig_gen_params p = {.prompt = counted(i, 60), .n_prompt = 60, .max_tokens = 400, .use_prefix_cache = i != 1,
-                           .sampling = {.temperature = 1.0f, .seed = i}, .top_logprobs = -1};
+        ig_gen_params p = {.prompt = counted(i, 60), .n_prompt = 60, .max_tokens = 400,
+                           .sampling = {.temperature = 1.0f, .seed = i}, .use_prefix_cache = i != 1,
+                           .top_logprobs = -1};
         compute_straight(&want[i], &p, 512);
         g[i] = submit(&p);
         for (int k = 0; k < 20; k++) ig_engine_turn(engine);

@@ -105,6 +105,7 @@ bool ig_engine_turn(ig_engine *e) {
     ig_sched_cancel(e, false);
     ig_sched_admit(e);
     ig_assert(e->n_running > 0 || !e->waiting);
+    ig_engine_count(e);
     if (e->n_running > 0) {
         ig_sched_choose(e);
         if (ig_sched_reserve(e) && run(e, e->batch, e->n_batch, &err)) {

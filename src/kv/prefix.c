@@ -224,8 +224,11 @@ void ig_kv_prefix_insert(ig_kv_pool *p, ig_kv_seq *s, const uint32_t *tokens) {
         int child = best_child(p, parent, tokens + at, n, &same);
 
         if (same < n) {
-            forget_shorter(p, parent, tokens + at, n);
             child = s->block[i];
+            /* Shared though the tree does not know it: a clear came between. The other holder may have
+             * other blocks in front of it, and then its hold would not reach this node's parents. */
+            if (p->ref[child] > 1) return;
+            forget_shorter(p, parent, tokens + at, n);
             node_add(p, child, parent, tokens + at, n);
         } else {
             touch(p, child);

@@ -255,6 +255,28 @@ TEST(a_cleared_tree_knows_nothing_and_running_sequences_do_not_notice) {
     ig_kv_pool_free(p);
 }
 
+TEST(a_block_shared_before_a_clear_does_not_become_a_node_that_its_other_holder_cannot_protect) {
+    ig_kv_pool *p = pool_of(12);
+    uint32_t t[200];
+
+    count_up(t, 200, 5);
+    remember(p, t, 128);
+    ig_kv_seq *a = ig_kv_seq_open(p), *b = ig_kv_seq_open(p), *c = ig_kv_seq_open(p);
+    CHECK(ig_kv_prefix_attach(p, a, t, 200) == 128 && ig_kv_prefix_attach(p, b, t, 200) == 128);
+    ig_kv_prefix_clear(p);
+    CHECK(compute(p, c, t, 64));
+    ig_kv_prefix_insert(p, c, t);
+    ig_kv_prefix_insert(p, a, t); /* takes c's first block; b still has the old one in front of the second */
+    check_pool(p);
+    ig_kv_seq_close(p, a);
+    ig_kv_seq_close(p, c);
+    check_pool(p);
+    CHECK(ig_kv_seq_reserve(p, b, 200) && holds(p, b, t));
+    ig_kv_seq *d = ig_kv_seq_open(p);
+    CHECK(ig_kv_seq_reserve(p, d, 8 * 64)); /* every cached block can be had */
+    ig_kv_pool_free(p);
+}
+
 /* ---- a long random run ------------------------------------------------------------------------------ */
 
 static uint32_t word(uint32_t *n) {

@@ -1,0 +1,329 @@
+/* Exactness on the real model: the bits of the logits, and of tokens with their log-probabilities, do not
+ * depend on company, on how a prompt is cut, on threads, on what was cached, or on the instruction set.
+ * Skipped when there is no model file. Turns are run by hand, so who joins when is the same in every run. */
+#include "base/test.h"
+#include "engine/fake_test.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { N_PROMPT = 200, N_LAST = 20, N_TOKENS = 12, N_TOP = 5, REPLY_MAX = 128 };
+
+static const char MODEL[] = "models/SmolLM2-135M-Instruct.Q4_1.gguf";
+
+static ig_pool *pool;
+static ig_model *model;
+static ig_engine *engine;
+
+static const char *model_path(void) {
+    static char path[PATH_MAX];
+    const char *own = getenv("INGLE_TEST_MODEL"), *cache = getenv("INGLE_CACHE");
+    const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME"), *file = MODEL;
+    if (own) snprintf(path, sizeof path, "%s", own);
+    else if (cache) snprintf(path, sizeof path, "%s/%s", cache, file);
+    else if (xdg) snprintf(path, sizeof path, "%s/ingle/%s", xdg, file);
+    else snprintf(path, sizeof path, "%s/.cache/ingle/%s", home ? home : "", file);
+    return access(path, R_OK) == 0 ? path : NULL;
+}
+
+static bool open_model(int n_threads, uint32_t cpu) {
+    ig_err err = {0};
+    ig_gguf *g = NULL;
+    ig_status st = ig_gguf_open(&g, model_path(), &err);
+    if (!st) st = ig_pool_make(&pool, n_threads, &err);
+    if (!st) st = ig_model_open(&model, g, &(ig_model_options){.pool = pool, .cpu = cpu}, &err);
+    ig_gguf_close(g);
+    return CHECK_MSG(st == IG_OK, "%s", err.msg);
+}
+
+static void close_model(void) {
+    ig_model_close(model);
+    ig_pool_free(pool);
+    model = NULL;
+    pool = NULL;
+}
+
+static void make_engine(int n_slots, int chunk, int n_blocks) {
+    ig_err err = {0};
+    ig_backend b = ig_engine_backend(model);
+    ig_engine_config c = ig_engine_defaults();
+    c.n_slots = n_slots;
+    c.prefill_chunk = chunk;
+    c.n_ctx = 512;
+    c.kv_budget_bytes = (uint64_t)n_blocks * ig_kv_block_bytes(b.kv);
+    c.memory_budget_bytes = 4ull << 30;
+    ig_status st = ig_engine_make_on(&engine, &b, &c, &err);
+    CHECK_MSG(st == IG_OK, "%s", err.msg);
+    ig_assert(st == IG_OK);
+}
+
+static void free_engine(void) {
+    ig_err err = {0};
+    ig_sched_cancel(engine, true);
+    CHECK_MSG(ig_kv_pool_check(engine->kv, &err), "%s", err.msg);
+    ig_engine_free(engine);
+}
+
+/* Prompts are random ids: the model has no say in what is easy. Number k shares its first `same` tokens
+ * with number 0. */
+static const uint32_t *prompt_of(uint32_t k, int same) {
+    static uint32_t t[8][N_PROMPT];
+    for (int i = 0; i < N_PROMPT; i++)
+        t[k][i] = ig_rng_word(i < same ? 0 : k, (uint32_t)i, 0, 0) % (uint32_t)engine->model.n_vocab;
+    return t[k];
+}
+
+static void turn(void) {
+    watch_malloc(true);
+    ig_engine_turn(engine);
+    watch_malloc(false);
+}
+
+static void finish_all(void) {
+    while (engine->n_running > 0 || atomic_load(&engine->n_queued) > 0) turn();
+}
+
+/* ---- one job: logits of the last rows ---------------------------------------------------------------- */
+
+static ig_gen *start_job(const uint32_t *prompt, int n, int n_last, float *logits, bool use_prefix_cache) {
+    ig_gen_params p = {.prompt = prompt, .top_logprobs = -1, .use_prefix_cache = use_prefix_cache};
+    ig_gen *g = ig_gen_make(&p, 1, n);
+    g->last_logits = logits;
+    g->n_last = n_last;
+    atomic_fetch_add(&engine->n_queued, 1);
+    ig_sched_accept(engine, g);
+    return g;
+}
+
+static void end_job(ig_gen *g) {
+    while (ig_gen_finish(g) == IG_FINISH_NONE) turn();
+    CHECK_MSG(ig_gen_finish(g) == IG_FINISH_LENGTH, "%s", ig_gen_error(g));
+    ig_gen_release(g);
+}
+
+static float *logits_of(const uint32_t *prompt, int n, int n_last, bool use_prefix_cache) {
+    float *logits = malloc((size_t)n_last * (size_t)engine->model.n_vocab * sizeof *logits);
+    end_job(start_job(prompt, n, n_last, logits, use_prefix_cache));
+    return logits;
+}
+
+static bool same_logits(const float *a, const float *b, int n_rows) {
+    return memcmp(a, b, (size_t)n_rows * (size_t)engine->model.n_vocab * sizeof *a) == 0;
+}
+
+/* ---- one generation ---------------------------------------------------------------------------------- */
+
+typedef struct reply {
+    int n;
+    uint32_t token[REPLY_MAX];
+    ig_logprob own[REPLY_MAX], top[REPLY_MAX][N_TOP];
+} reply;
+
+static ig_gen *start_gen(const uint32_t *prompt, int n, int max_tokens, uint64_t seed,
+                         bool use_prefix_cache) {
+    ig_gen *g = NULL;
+    ig_err err = {0};
+    ig_gen_params p = {.prompt = prompt, .n_prompt = n, .max_tokens = max_tokens, .top_logprobs = N_TOP,
+                       .sampling = {.temperature = seed ? 0.9f : 0.0f, .top_p = 0.95f, .seed = seed},
+                       .use_prefix_cache = use_prefix_cache};
+    CHECK_MSG(ig_engine_submit(engine, &p, &g, &err) == IG_OK, "%s", err.msg);
+    return g;
+}
+
+static reply reply_of(ig_gen *g) {
+    reply r = {0};
+    while (ig_gen_finish(g) == IG_FINISH_NONE) turn();
+    r.n = ig_gen_n_tokens(g);
+    for (int i = 0; i < r.n; i++) {
+        int n_top;
+        r.token[i] = ig_gen_token(g, i);
+        memcpy(r.top[i], ig_gen_logprobs(g, i, &r.own[i], &n_top), sizeof r.top[i]);
+    }
+    ig_gen_release(g);
+    return r;
+}
+
+static bool same_reply(const reply *a, const reply *b) {
+    return memcmp(a, b, sizeof *a) == 0;
+}
+
+/* ---- the tests --------------------------------------------------------------------------------------- */
+
+#define NEED_MODEL()                                                                      \
+    if (!model_path()) SKIP("there is no model file: set INGLE_TEST_MODEL or run ./run once")
+
+/* What everything is compared with: one thread, alone, a chunk that takes the prompt whole. */
+static float *base_logits;
+static reply base_greedy, base_warm;
+
+static void need_base(void) {
+    if (base_logits || !open_model(1, 0)) return;
+    make_engine(1, 512, 8);
+    base_logits = logits_of(prompt_of(0, 0), N_PROMPT, N_LAST, false);
+    base_greedy = reply_of(start_gen(prompt_of(0, 0), N_PROMPT, N_TOKENS, 0, false));
+    base_warm = reply_of(start_gen(prompt_of(0, 0), N_PROMPT, N_TOKENS, 77, false));
+    CHECK(base_greedy.n == N_TOKENS && !same_reply(&base_greedy, &base_warm));
+    free_engine();
+    close_model();
+}
+
+TEST(any_number_of_threads_gives_the_same_bits) {
+    NEED_MODEL();
+    need_base();
+    static const int n_threads[] = {2, 3, 5};
+    for (int i = 0; i < 3; i++) {
+        if (!open_model(n_threads[i], 0)) return;
+        make_engine(1, 512, 8);
+        float *logits = logits_of(prompt_of(0, 0), N_PROMPT, N_LAST, false);
+        CHECK_MSG(same_logits(logits, base_logits, N_LAST), "%d threads", n_threads[i]);
+        free(logits);
+        reply r = reply_of(start_gen(prompt_of(0, 0), N_PROMPT, N_TOKENS, 77, false));
+        CHECK_MSG(same_reply(&r, &base_warm), "%d threads", n_threads[i]);
+        free_engine();
+        close_model();
+    }
+}
+
+TEST(any_cut_of_the_prompt_gives_the_same_bits) {
+    NEED_MODEL();
+    need_base();
+    static const int chunk[] = {1, 7, 64};
+    if (!open_model(2, 0)) return;
+    for (int i = 0; i < 3; i++) {
+        make_engine(1, chunk[i], 8);
+        float *logits = logits_of(prompt_of(0, 0), N_PROMPT, N_LAST, false);
+        CHECK_MSG(same_logits(logits, base_logits, N_LAST), "chunk %d", chunk[i]);
+        free(logits);
+        free_engine();
+    }
+    close_model();
+}
+
+TEST(company_that_joins_and_leaves_does_not_change_a_bit) {
+    NEED_MODEL();
+    need_base();
+    static const int n_together[] = {2, 3, 8};
+    if (!open_model(2, 0)) return;
+    watched_mallocs();
+    for (int i = 0; i < 3; i++) {
+        ig_gen *other[8] = {0};
+        int n = n_together[i];
+        float *logits = malloc((size_t)N_LAST * (size_t)ig_model_config_of(model)->n_vocab * sizeof *logits);
+        make_engine(n + 1, 64, 64);
+        /* The others have other lengths, so that they come, decode and go at all times. */
+        for (int k = 1; k < n; k++)
+            other[k] = start_gen(prompt_of((uint32_t)k, 0), 20 * k, 3 * k, (uint64_t)k, false);
+        turn();
+        ig_gen *job = start_job(prompt_of(0, 0), N_PROMPT, N_LAST, logits, false);
+        ig_gen *g = start_gen(prompt_of(0, 0), N_PROMPT, N_TOKENS, 77, false);
+        for (int k = 0; k < 3; k++) turn();
+        if (n > 2) ig_gen_cancel(other[2]);
+        end_job(job);
+        reply r = reply_of(g);
+        CHECK_MSG(same_logits(logits, base_logits, N_LAST), "%d together", n);
+        CHECK_MSG(same_reply(&r, &base_warm), "%d together", n);
+        free(logits);
+        finish_all();
+        for (int k = 1; k < n; k++) ig_gen_release(other[k]);
+        free_engine();
+    }
+    int n_mallocs = watched_mallocs();
+    CHECK_MSG(n_mallocs == 0, "%d calls of malloc in turns of the engine", n_mallocs);
+    close_model();
+}
+
+TEST(a_prefix_from_the_cache_gives_the_same_bits) {
+    NEED_MODEL();
+    need_base();
+    if (!open_model(2, 0)) return;
+    make_engine(2, 64, 12);
+    /* Whole blocks and a part of one: a prompt that leaves ours after 150 tokens. */
+    reply other = reply_of(start_gen(prompt_of(1, 150), N_PROMPT, 2, 0, true));
+    CHECK(other.n == 2);
+    ig_gen *g = start_gen(prompt_of(0, 0), N_PROMPT, N_TOKENS, 77, true);
+    turn();
+    CHECK(ig_gen_stats_of(g).n_cached == 150);
+    reply r = reply_of(g);
+    CHECK(same_reply(&r, &base_warm));
+    /* Everything: the same prompt once more, and the logits behind a cached beginning. */
+    g = start_gen(prompt_of(0, 0), N_PROMPT, N_TOKENS, 0, true);
+    turn();
+    CHECK(ig_gen_stats_of(g).n_cached == N_PROMPT - 1);
+    r = reply_of(g);
+    CHECK(same_reply(&r, &base_greedy));
+    float *logits = logits_of(prompt_of(0, 0), N_PROMPT, N_LAST, true);
+    CHECK(same_logits(logits, base_logits, N_LAST));
+    free(logits);
+    /* After an eviction: three others need all the blocks. */
+    for (uint32_t k = 3; k < 6; k++) reply_of(start_gen(prompt_of(k, 0), N_PROMPT, 1, 0, true));
+    CHECK(ig_kv_pool_stats(engine->kv).n_evicted > 0);
+    r = reply_of(start_gen(prompt_of(0, 0), N_PROMPT, N_TOKENS, 77, true));
+    CHECK(same_reply(&r, &base_warm));
+    free_engine();
+    close_model();
+}
+
+TEST(a_paused_request_goes_on_with_the_same_bits) {
+    enum { N_OLD = 300, N_LONG = 100 };
+    static uint32_t old[N_OLD];
+    NEED_MODEL();
+    if (!open_model(2, 0)) return;
+    make_engine(2, 64, 11); /* the older grows to 7 blocks, the younger from 4 to 5 */
+    for (uint32_t i = 0; i < N_OLD; i++) old[i] = ig_rng_word(9, i, 0, 0) % (uint32_t)engine->model.n_vocab;
+    ig_gen *a = start_gen(old, N_OLD, 90, 3, false);
+    ig_gen *b = start_gen(prompt_of(0, 0), N_PROMPT, N_LONG, 77, false);
+    reply together = reply_of(b);
+    CHECK(atomic_load(&engine->counts.n_paused) == 1);
+    finish_all();
+    ig_gen_release(a);
+    reply alone = reply_of(start_gen(prompt_of(0, 0), N_PROMPT, N_LONG, 77, false));
+    CHECK(alone.n == N_LONG && same_reply(&together, &alone));
+    CHECK(atomic_load(&engine->counts.n_paused) == 1);
+    free_engine();
+    close_model();
+}
+
+TEST(scalar_kernels_give_the_same_bits_as_the_fastest) {
+    enum { N = 12, LAST = 3 };
+    NEED_MODEL();
+    uint32_t cpu[2] = {0, 1u << 31}; /* the second: no feature that a kernel asks for */
+    float *logits[2];
+    for (int i = 0; i < 2; i++) {
+        if (!open_model(2, cpu[i])) return;
+        if (i == 1) CHECK(ig_model_kernels(model)->op[IG_KERN_ATTENTION]->cpu_needs == 0);
+        make_engine(1, 512, 8);
+        logits[i] = logits_of(prompt_of(0, 0), N, LAST, false);
+        if (i == 1) CHECK(same_logits(logits[0], logits[1], LAST));
+        free_engine();
+        close_model();
+    }
+    free(logits[0]);
+    free(logits[1]);
+}
+
+TEST(one_other_token_and_one_wrong_bit_in_a_cached_row_do_change_the_logits) { /* the control */
+    uint32_t prompt[N_PROMPT];
+    NEED_MODEL();
+    need_base();
+    if (!open_model(2, 0)) return;
+    make_engine(1, 64, 8);
+    memcpy(prompt, prompt_of(0, 0), sizeof prompt);
+    prompt[3] = (prompt[3] + 1) % (uint32_t)engine->model.n_vocab;
+    float *logits = logits_of(prompt, N_PROMPT, N_LAST, false);
+    CHECK(!same_logits(logits, base_logits, N_LAST));
+    ig_gen *job = start_job(prompt_of(0, 0), N_PROMPT, N_LAST, logits, false);
+    turn(); /* 64 rows; then a bit of the value of position 10 in a middle layer */
+    CHECK(job->seq->n_tokens == 64);
+    ig_kv_shape s = engine->model.kv;
+    uint16_t *k = ig_kv_at(engine->kv, job->seq->block[0], s.n_layers / 2, 0);
+    k[s.head_dim * (IG_KV_BLOCK_TOKENS + 10) + 5] ^= 1u << 8;
+    end_job(job);
+    CHECK(!same_logits(logits, base_logits, N_LAST));
+    end_job(start_job(prompt_of(0, 0), N_PROMPT, N_LAST, logits, false));
+    CHECK(same_logits(logits, base_logits, N_LAST));
+    free(logits);
+    free_engine();
+    close_model();
+}
