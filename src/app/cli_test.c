@@ -258,7 +258,7 @@ TEST(tokens_say_what_they_stand_for) {
         }
         CHECK_MSG(joined.n && strcmp(joined.p, text) == 0, "\"%s\"", text_of(&joined));
         CHECK(run(&count, ig_cmd_tokens, WORDS("tokens", "-m", m, "--count"), text) == IG_EXIT_OK);
-        CHECK((size_t)atoi(text_of(&count.text)) == yyjson_arr_size(list));
+        CHECK(strtoul(text_of(&count.text), NULL, 10) == yyjson_arr_size(list));
         drop(&count);
     }
     yyjson_doc_free(doc);
