@@ -1,6 +1,6 @@
 /* serve: options, the order of start and end, and the watchdog.
  * Start:   the port is tried before the model is read, so that the commonest mistake costs no time; then
- *          the model, then the socket, then exactly one line on stdout: "ready URL model=...".
+ *          the model, then the socket, then exactly one line on stdout: INGLE_READY {json}.
  * End:     SIGTERM or SIGINT drains (requests in flight get --drain-timeout) and exits 0; a second one ends
  *          at once. An engine whose step takes longer than --watchdog is given up with exit code 70: a server
  *          that looks healthy and never answers is worse than none. */
@@ -150,12 +150,22 @@ static void print_banner(const serve_options *o, const ig_loaded *l, const char 
     fprintf(stderr, "  page      %s\n  ready in  %.0f ms; Ctrl-C ends it\n", url, (double)l->load_ns / 1e6);
 }
 
-/* One line of key=value words for whoever started us, whatever the file or the alias is called. */
-static void print_ready(const ig_loaded *l, const char *url, const char *name) {
-    printf("ready %s model=", url);
-    for (; *name; name++) putchar((unsigned char)*name <= ' ' || *name == 0x7f ? '_' : *name);
-    printf(" ctx=%d slots=%d\n", l->plan.n_ctx, l->plan.n_slots);
+/* One line of JSON behind a fixed word, for whoever started us: a script, a desktop shell, a test. */
+static void print_ready(const ig_loaded *l, const char *url, int port, const char *name) {
+    yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
+    yyjson_mut_val *root = yyjson_mut_obj(doc);
+    yyjson_mut_doc_set_root(doc, root);
+    yyjson_mut_obj_add_int(doc, root, "port", port);
+    yyjson_mut_obj_add_str(doc, root, "url", url);
+    yyjson_mut_obj_add_int(doc, root, "pid", getpid());
+    yyjson_mut_obj_add_str(doc, root, "model", name);
+    yyjson_mut_obj_add_int(doc, root, "ctx", l->plan.n_ctx);
+    yyjson_mut_obj_add_int(doc, root, "slots", l->plan.n_slots);
+    char *json = yyjson_mut_write(doc, 0, NULL);
+    printf("INGLE_READY %s\n", json ? json : "{}");
     fflush(stdout);
+    free(json);
+    yyjson_mut_doc_free(doc);
 }
 
 /* Until a signal came (0), or the engine hangs (70). */
@@ -186,7 +196,7 @@ static int run(serve_options *o, ig_loaded *l) {
     snprintf(url, sizeof url, strchr(o->host, ':') ? "http://[%s]:%d" : "http://%s:%d", o->host,
              ig_serve_port(s));
     print_banner(o, l, url);
-    print_ready(l, url, name);
+    print_ready(l, url, ig_serve_port(s), name);
 
     int code = watch(o, l->engine);
     if (code == IG_EXIT_ENGINE) {
