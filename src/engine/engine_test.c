@@ -1,5 +1,4 @@
-/* The engine with its thread, on the fake model: the doors, the plan, many callers at once, and a malloc
- * that tells on the engine thread. */
+/* The engine with its thread, on the fake model: the doors, the plan, many callers at once. */
 #include "base/test.h"
 #include "engine/fake_test.h"
 
@@ -7,47 +6,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* ---- a malloc that watches -------------------------------------------------------------------------- */
-
-static _Thread_local volatile bool watched; /* this thread must not allocate */
-static _Atomic int n_watched_calls;
-
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(__GLIBC__)
-#define WATCHING 1
-extern void *__libc_malloc(size_t n);
-extern void *__libc_calloc(size_t n, size_t size);
-extern void *__libc_realloc(void *p, size_t n);
-extern void __libc_free(void *p);
-void *malloc(size_t n) {
-    if (watched) atomic_fetch_add(&n_watched_calls, 1);
-    return __libc_malloc(n);
-}
-void *calloc(size_t n, size_t size) {
-    if (watched) atomic_fetch_add(&n_watched_calls, 1);
-    return __libc_calloc(n, size);
-}
-void *realloc(void *p, size_t n) {
-    if (watched) atomic_fetch_add(&n_watched_calls, 1);
-    return __libc_realloc(p, n);
-}
-void free(void *p) {
-    if (watched && p) atomic_fetch_add(&n_watched_calls, 1);
-    __libc_free(p);
-}
-#else
-#define WATCHING 0
-#endif
-
-void watch_malloc(bool on) {
-    watched = on;
-}
-
-int watched_mallocs(void) {
-    return atomic_exchange(&n_watched_calls, 0);
-}
-
 static void watch_this_thread(void) {
-    watch_malloc(true);
+    ig_test_watch_malloc(true);
 }
 
 /* ---- helpers ---------------------------------------------------------------------------------------- */
@@ -189,7 +149,7 @@ TEST(wrong_parameters_are_refused_with_their_value) {
 static _Atomic bool gate; /* closed: the engine thread waits inside the forward */
 
 static void wait_at_gate(void) {
-    watch_malloc(true);
+    ig_test_watch_malloc(true);
     while (!atomic_load(&gate)) nanosleep(&(struct timespec){0, 100000}, NULL);
 }
 
@@ -445,7 +405,7 @@ TEST(many_threads_submit_cancel_release_and_read_at_once) {
     c.queue_max = 5;
     c.prefill_chunk = 64;
     start(&c, 300);
-    watched_mallocs();
+    ig_test_watched_mallocs();
     for (uint32_t i = 0; i <= N_CLIENTS; i++) {
         clients[i].number = i;
         CHECK(pthread_create(&thread[i], NULL, i < N_CLIENTS ? client_main : logits_main, &clients[i]) == 0);
@@ -462,17 +422,7 @@ TEST(many_threads_submit_cancel_release_and_read_at_once) {
               (int)s.n_failed);
     CHECK(s.n_done > 100 && s.n_canceled > 0);
     CHECK(s.kv.n_free + s.kv.n_cached == 16);
-    int n_mallocs = watched_mallocs();
+    int n_mallocs = ig_test_watched_mallocs();
     CHECK_MSG(n_mallocs == 0, "the engine thread called malloc %d times", n_mallocs);
     ig_engine_stop(engine);
-}
-
-TEST(the_watching_malloc_notices) { /* the control of the runs above */
-    if (!WATCHING) SKIP("a sanitizer owns malloc here");
-    watched_mallocs();
-    watch_malloc(true);
-    void *volatile p = malloc(100);
-    free(p);
-    watch_malloc(false);
-    CHECK(watched_mallocs() == 2);
 }

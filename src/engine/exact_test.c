@@ -76,9 +76,9 @@ static const uint32_t *prompt_of(uint32_t k, int same) {
 }
 
 static void turn(void) {
-    watch_malloc(true);
+    ig_test_watch_malloc(true);
     ig_engine_turn(engine);
-    watch_malloc(false);
+    ig_test_watch_malloc(false);
 }
 
 static void finish_all(void) {
@@ -206,7 +206,7 @@ TEST(company_that_joins_and_leaves_does_not_change_a_bit) {
     need_base();
     static const int n_together[] = {2, 3, 8};
     if (!open_model(2, 0)) return;
-    watched_mallocs();
+    ig_test_watched_mallocs();
     for (int i = 0; i < 3; i++) {
         ig_gen *other[8] = {0};
         int n = n_together[i];
@@ -229,7 +229,7 @@ TEST(company_that_joins_and_leaves_does_not_change_a_bit) {
         for (int k = 1; k < n; k++) ig_gen_release(other[k]);
         free_engine();
     }
-    int n_mallocs = watched_mallocs();
+    int n_mallocs = ig_test_watched_mallocs();
     CHECK_MSG(n_mallocs == 0, "%d calls of malloc in turns of the engine", n_mallocs);
     close_model();
 }

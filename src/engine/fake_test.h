@@ -13,9 +13,9 @@
 
 #include "engine/inside.h"
 
-/* engine_test.c: a malloc that counts the calls of threads that said they make none. */
-void watch_malloc(bool on);
-int watched_mallocs(void); /* since the last call */
+/* malloc_test.c: a malloc that counts the calls of threads that said they make none. */
+void ig_test_watch_malloc(bool on);
+int ig_test_watched_mallocs(void); /* since the last call */
 
 enum { V = 96, EOS = 0, FAULT = V - 2, POISON = V - 1, N_PLAIN = V - 2 };
 

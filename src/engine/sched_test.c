@@ -65,10 +65,16 @@ static void run_checked(const ig_gen_params *p) {
 
 /* ---- a long random run ------------------------------------------------------------------------------ */
 
-static uint32_t n_words;
+/* Longer runs and others: INGLE_SIM_ARRIVALS, INGLE_SIM_SEED. */
+static uint32_t number_from(const char *name, uint32_t otherwise) {
+    const char *text = getenv(name);
+    return text ? (uint32_t)strtoul(text, NULL, 10) : otherwise;
+}
+
+static uint32_t seed, n_words;
 
 static uint32_t below(uint32_t n) {
-    return ig_rng_word(20261129, n_words++, 0, 0) % n;
+    return ig_rng_word(seed, n_words++, 0, 0) % n;
 }
 
 typedef struct live {
@@ -139,6 +145,7 @@ static void simulate(int n_arrivals, int n_slots, int n_blocks, int chunk) {
 
     c.queue_max = LIVE;
     c.prefill_chunk = chunk;
+    seed = number_from("INGLE_SIM_SEED", 1);
     make(&c, 512);
     memset(all, 0, sizeof all);
     for (int turn = 0; (n_sent < n_arrivals || n_ended < n_sent) && !ig_test_failed(); turn++) {
@@ -160,6 +167,7 @@ static void simulate(int n_arrivals, int n_slots, int n_blocks, int chunk) {
         check_step(turn);
         for (int i = 0; i < LIVE; i++) settle_live(&all[i], &n_ended);
     }
+    CHECK_MSG(!ig_test_failed(), "INGLE_SIM_SEED=%u", seed);
     finish_all();
     ig_engine_stats s = ig_engine_stats_of(engine);
     CHECK(s.n_done + s.n_failed + s.n_canceled == (uint64_t)n_sent);
@@ -176,8 +184,7 @@ enum { ARRIVALS = 1500 };
 #endif
 
 static int arrivals(void) {
-    const char *n = getenv("INGLE_SIM_ARRIVALS"); /* night runs: 100000 */
-    return n ? (int)strtol(n, NULL, 10) : ARRIVALS;
+    return (int)number_from("INGLE_SIM_ARRIVALS", ARRIVALS);
 }
 
 TEST(random_requests_on_little_memory_get_the_tokens_of_a_straight_computation) {
