@@ -32,7 +32,10 @@ impl Writer {
     fn spend(&mut self, n: usize) -> Result<(), Error> {
         self.spent += n;
         if self.spent > self.bytes_max {
-            return Err(Error::new(ErrorKind::WriteFailure, format!("a value of over {} bytes", self.bytes_max)));
+            return Err(Error::new(
+                ErrorKind::WriteFailure,
+                format!("a value of over {} bytes", self.bytes_max),
+            ));
         }
         Ok(())
     }
@@ -82,7 +85,13 @@ impl Writer {
                     self.repr(&item, depth + 1)?;
                     n += 1;
                 }
-                self.put(if tuple && n == 1 { ",)" } else if tuple { ")" } else { "]" })
+                self.put(if tuple && n == 1 {
+                    ",)"
+                } else if tuple {
+                    ")"
+                } else {
+                    "]"
+                })
             }
             // Undefined prints as nothing, None, True and integers as Python has them.
             _ => self.put(&v.to_string()),
@@ -98,7 +107,8 @@ impl Writer {
             ValueKind::String => self.put(&json_string(v.as_str().unwrap_or(""), style.ascii)),
             ValueKind::Number => self.put(&json_number(v)?),
             ValueKind::Map => {
-                let mut keys = v.try_iter()?.map(|k| Ok((json_key(&k)?, k))).collect::<Result<Vec<_>, Error>>()?;
+                let mut keys =
+                    v.try_iter()?.map(|k| Ok((json_key(&k)?, k))).collect::<Result<Vec<_>, Error>>()?;
                 if style.sort_keys {
                     keys.sort_by(|a, b| a.0.cmp(&b.0));
                 }

@@ -155,7 +155,8 @@ impl Template {
             return Err(Failure::limit("it took too much time or memory before and is not run again"));
         }
         // Here and not on the guarded thread: the size of a request is not the template's fault.
-        let (variables, given) = guard::measure(|| serde_json::from_slice::<BTreeMap<String, Value>>(context));
+        let (variables, given) =
+            guard::measure(|| serde_json::from_slice::<BTreeMap<String, Value>>(context));
         let variables = variables.map_err(|e| Failure::failed(format!("template variables: {e}")))?;
         let template = self.clone();
         let (result, kept) = guard::run(given, move || template.render_here(variables, now_s));

@@ -118,7 +118,8 @@ static ig_status copy_string(struct copy *c, ig_slice s, yyjson_mut_val **out) {
         if (c->h->char_of[id] == IG_TOKEN_NONE) {
             uint32_t holder = take_char(c->h);
             if (holder == PLANE_CHARS) {
-                st = ig_fail(c->err, IG_EINVAL, "messages: too many private-use characters and special tokens");
+                st = ig_fail(c->err, IG_EINVAL,
+                             "messages: too many private-use characters and special tokens");
                 break;
             }
             c->h->char_of[id] = holder;
@@ -173,13 +174,19 @@ static ig_status copy_value(struct copy *c, yyjson_val *v, yyjson_mut_val **out)
 static ig_status set(struct copy *c, yyjson_mut_val *vars, yyjson_val *kwargs, const char *name,
                      yyjson_mut_val *v) {
     if (kwargs && yyjson_obj_get(kwargs, name)) return IG_OK;
-    if (!v || !yyjson_mut_obj_add_val(c->doc, vars, name, v)) return ig_fail(c->err, IG_ELIMIT, "chat: no memory");
+    if (!v || !yyjson_mut_obj_add_val(c->doc, vars, name, v))
+        return ig_fail(c->err, IG_ELIMIT, "chat: no memory");
     return IG_OK;
 }
 
 static ig_status set_tokens(struct copy *c, yyjson_mut_val *vars, yyjson_val *kwargs) {
-    static const struct { const char *name; ig_token_role role; } named[] = {
-        {"bos_token", IG_ROLE_BOS}, {"eos_token", IG_ROLE_EOS}, {"unk_token", IG_ROLE_UNK}, {"pad_token", IG_ROLE_PAD}};
+    static const struct named {
+        const char *name;
+        ig_token_role role;
+    } named[] = {{"bos_token", IG_ROLE_BOS},
+                 {"eos_token", IG_ROLE_EOS},
+                 {"unk_token", IG_ROLE_UNK},
+                 {"pad_token", IG_ROLE_PAD}};
     for (size_t i = 0; i < sizeof named / sizeof *named; i++) {
         uint32_t id = ig_tokenizer_role(c->h->t, named[i].role);
         if (id == IG_TOKEN_NONE) continue;
@@ -222,7 +229,8 @@ static ig_status build(struct copy *c, const ig_chat_input *in, uint32_t *mark) 
     if ((st = copy_value(c, in->messages, &v))) return st;
     if (in->continue_final) {
         *mark = take_char(c->h);
-        if (*mark == PLANE_CHARS) return ig_fail(c->err, IG_EINVAL, "messages: too many private-use characters");
+        if (*mark == PLANE_CHARS)
+            return ig_fail(c->err, IG_EINVAL, "messages: too many private-use characters");
         if ((st = mark_end(c, v, *mark))) return st;
     }
     if ((st = set(c, vars, kwargs, "messages", v))) return st;

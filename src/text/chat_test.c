@@ -6,8 +6,9 @@
 
 #include "base/test.h"
 
-#define CHATML "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"      \
-               "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+#define CHATML                                                                                               \
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"               \
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 
 /* ASCII as single bytes, two control tokens and a user-defined one. */
 static ig_tokenizer *ascii(void) {
@@ -51,8 +52,8 @@ struct chat {
 static void chat_open(struct chat *c, const char *source, const char *json) {
     *c = (struct chat){.t = ascii(), .prompt = ig_buf_init(1 << 20)};
     CHECK_MSG(ig_template_make(&c->tpl, ig_slice_of(source), &c->err) == IG_OK, "%s", c->err.msg);
-    CHECK_MSG(ig_json_parse(&c->doc, json, strlen(json), (ig_json_limits){1 << 20, 128}, &c->err) == IG_OK, "%s",
-              c->err.msg);
+    CHECK_MSG(ig_json_parse(&c->doc, json, strlen(json), (ig_json_limits){1 << 20, 128}, &c->err) == IG_OK,
+              "%s", c->err.msg);
     yyjson_val *root = yyjson_doc_get_root(c->doc);
     c->in = (ig_chat_input){.messages = ig_json_get(root, "messages"), .tools = ig_json_get(root, "tools"),
                             .kwargs = ig_json_get(root, "kwargs")};
@@ -79,7 +80,8 @@ static void renders(const char *source, const char *json, const char *want) {
     chat_close(&c);
 }
 
-static const char typed[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"a<|im_end|>b<|im_start|>\"}]}";
+static const char typed[] =
+    "{\"messages\": [{\"role\": \"user\", \"content\": \"a<|im_end|>b<|im_start|>\"}]}";
 
 TEST(typed_control_tokens_come_out_as_they_went_in_with_their_places) {
     struct chat c;
@@ -112,12 +114,14 @@ TEST(typed_control_tokens_are_encoded_as_text) {
 
 TEST(tokens_in_names_tools_and_variables_are_text_too) {
     struct chat c;
-    chat_open(&c, "{{ messages[0].name }}{{ tools | tojson }}{{ extra }}{{ tools | tojson(ensure_ascii=true) }}",
+    chat_open(&c,
+              "{{ messages[0].name }}{{ tools | tojson }}{{ extra }}{{ tools | tojson(ensure_ascii=true) }}",
               "{\"messages\": [{\"name\": \"<|im_end|>\"}], \"tools\": [{\"<|im_end|>\": \"<|im_start|>\"}],"
               "\"kwargs\": {\"extra\": \"<|im_start|>\"}}");
     CHECK(chat_render(&c) == IG_OK && c.n_plain == 6);
-    CHECK(ig_slice_eq_str((ig_slice){c.prompt.p, c.prompt.n},
-                          "<|im_end|>[{\"<|im_end|>\": \"<|im_start|>\"}]<|im_start|>[{\"<|im_end|>\": \"<|im_start|>\"}]"));
+    CHECK(ig_slice_eq_str(
+        (ig_slice){c.prompt.p, c.prompt.n},
+        "<|im_end|>[{\"<|im_end|>\": \"<|im_start|>\"}]<|im_start|>[{\"<|im_end|>\": \"<|im_start|>\"}]"));
     chat_close(&c);
 }
 
@@ -134,11 +138,14 @@ TEST(private_characters_of_the_user_and_the_template_are_kept) {
 }
 
 TEST(the_usual_variables_are_there_and_kwargs_win) {
-    renders("{{ bos_token }}{{ eos_token }}{{ tools is none }}{{ documents is none }}{{ add_generation_prompt }}",
-            "{\"messages\": [{}]}", "<|im_start|><|im_end|>TrueTrueFalse");
-    renders("{{ add_generation_prompt }}{{ tools }}{{ enable_thinking }}",
-            "{\"messages\": [{}], \"kwargs\": {\"tools\": 3, \"add_generation_prompt\": 4, \"enable_thinking\": false}}",
-            "43False");
+    renders(
+        "{{ bos_token }}{{ eos_token }}{{ tools is none }}{{ documents is none }}{{ add_generation_prompt }}",
+        "{\"messages\": [{}]}", "<|im_start|><|im_end|>TrueTrueFalse");
+    renders(
+        "{{ add_generation_prompt }}{{ tools }}{{ enable_thinking }}",
+        "{\"messages\": [{}], \"kwargs\": {\"tools\": 3, \"add_generation_prompt\": 4,"
+        "\"enable_thinking\": false}}",
+        "43False");
 }
 
 TEST(a_continued_message_ends_the_prompt) {
@@ -146,7 +153,8 @@ TEST(a_continued_message_ends_the_prompt) {
                                           {"{{ messages[0].content | trim }}!", "Roses <|im_end|> are"}};
     for (size_t i = 0; i < 2; i++) {
         struct chat c;
-        chat_open(&c, want[i][0], "{\"messages\": [{\"role\": \"assistant\", \"content\": \"Roses <|im_end|> are \"}]}");
+        chat_open(&c, want[i][0],
+                  "{\"messages\": [{\"role\": \"assistant\", \"content\": \"Roses <|im_end|> are \"}]}");
         c.in.continue_final = c.in.add_generation_prompt = true;
         CHECK_MSG(chat_render(&c) == IG_OK, "%s", c.err.msg);
         CHECK_MSG(ig_slice_eq_str((ig_slice){c.prompt.p, c.prompt.n}, want[i][1]), "%s", c.prompt.p);
@@ -162,12 +170,14 @@ TEST(what_cannot_be_rendered_is_refused_and_leaves_nothing) {
         {"x", "{}", "at least one"},
         {"{{ raise_exception('no') }}", "{\"messages\": [{}]}", "no"},
         {"x", "{\"messages\": [{\"content\": 3}], \"kwargs\": {\"continue\": true}}", "must be a string"},
-        {"x", "{\"messages\": [{\"content\": \"a\"}], \"kwargs\": {\"continue\": true}}", "cannot be continued"}};
+        {"x", "{\"messages\": [{\"content\": \"a\"}], \"kwargs\": {\"continue\": true}}",
+         "cannot be continued"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct chat c;
         chat_open(&c, bad[i][0], bad[i][1]);
         c.in.continue_final = c.in.kwargs && ig_json_get(c.in.kwargs, "continue");
-        CHECK_MSG(chat_render(&c) == IG_EINVAL && strstr(c.err.msg, bad[i][2]), "%s: %s", bad[i][1], c.err.msg);
+        CHECK_MSG(chat_render(&c) == IG_EINVAL && strstr(c.err.msg, bad[i][2]), "%s: %s", bad[i][1],
+                  c.err.msg);
         CHECK(c.prompt.n == 0 && c.plain == NULL);
         chat_close(&c);
     }

@@ -65,7 +65,8 @@ TEST(broken_bytes_become_one_mark_for_each_maximal_subpart) {
     DECODES("\xF4\x90\x80\x80", FFFD FFFD FFFD FFFD); /* past the last character */
     DECODES("\xC0\xAF\xFE", FFFD FFFD FFFD);
     /* The example of the Unicode standard, section 3.9. */
-    DECODES("\x61\xF1\x80\x80\xE1\x80\xC2\x62\x80\x63\x80\xBF\x64", "a" FFFD FFFD FFFD "b" FFFD "c" FFFD FFFD "d");
+    DECODES("\x61\xF1\x80\x80\xE1\x80\xC2\x62\x80\x63\x80\xBF\x64",
+            "a" FFFD FFFD FFFD "b" FFFD "c" FFFD FFFD "d");
     ig_tokenizer_free(t);
 }
 

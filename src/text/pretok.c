@@ -26,22 +26,24 @@ struct ig_pretok_scratch {
 enum { JIT_STACK_MIN_BYTES = 32 * 1024, JIT_STACK_MAX_BYTES = 1024 * 1024 };
 
 /* White_Space of Unicode; inside brackets. */
-#define WS "\\x09-\\x0d\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
+#define WS                                                                                                   \
+    "\\x09-\\x0d\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
 #define BLANKS "[" WS "]+(?![^" WS "])|[" WS "]+"
+#define SHORT_FORMS "'(?:[sdmt]|ll|ve|re)"
+#define SHORT_FORMS_ANY_CASE "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+#define MARKS "[^" WS "\\p{L}\\p{N}]+"
+#define LATER(digits) /* what came after GPT-2 */                                                            \
+    SHORT_FORMS_ANY_CASE "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits "| ?" MARKS "[\\r\\n]*|[" WS               \
+                         "]*[\\r\\n]+|" BLANKS
 
 static const struct rule {
     const char *name, *pattern;
     bool ignore_merges, normalize;
 } rules[] = {
-    {"smollm",
-     "'(?:[sdmt]|ll|ve|re)|\\p{N}| ?\\p{L}+| ?[^" WS "\\p{L}\\p{N}]+|[" WS "]++(?=\\p{N})|" BLANKS, false, false},
-    {"gpt-2", "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^" WS "\\p{L}\\p{N}]+|" BLANKS, false, false},
-    {"llama-bpe",
-     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n]*"
-     "|[" WS "]*[\\r\\n]+|" BLANKS, true, false},
-    {"qwen2",
-     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n]*"
-     "|[" WS "]*[\\r\\n]+|" BLANKS, false, true},
+    {"smollm", SHORT_FORMS "|\\p{N}| ?\\p{L}+| ?" MARKS "|[" WS "]++(?=\\p{N})|" BLANKS, false, false},
+    {"gpt-2", SHORT_FORMS "| ?\\p{L}+| ?\\p{N}+| ?" MARKS "|" BLANKS, false, false},
+    {"llama-bpe", LATER("\\p{N}{1,3}"), true, false},
+    {"qwen2", LATER("\\p{N}"), false, true},
 };
 
 ig_status ig_pretok_make(ig_pretok **out, ig_slice name, ig_err *err) {
@@ -49,8 +51,9 @@ ig_status ig_pretok_make(ig_pretok **out, ig_slice name, ig_err *err) {
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         if (ig_slice_eq_str(name, rules[i].name)) rule = &rules[i];
     if (!rule)
-        return ig_fail(err, IG_EFORMAT, "tokenizer.ggml.pre \"%.*s\" is not supported (smollm, gpt-2, llama-bpe, "
-                       "qwen2 are)", (int)(name.n < 64 ? name.n : 64), name.p);
+        return ig_fail(err, IG_EFORMAT,
+                       "tokenizer.ggml.pre \"%.*s\" is not supported (smollm, gpt-2, llama-bpe, qwen2 are)",
+                       (int)(name.n < 64 ? name.n : 64), name.p);
 
     int code = 0;
     PCRE2_SIZE at = 0;
@@ -61,9 +64,11 @@ ig_status ig_pretok_make(ig_pretok **out, ig_slice name, ig_err *err) {
                             PCRE2_UTF | PCRE2_UCP | PCRE2_NO_UTF_CHECK, &code, &at, NULL);
     if (!p->code) {
         free(p);
-        return ig_fail(err, IG_ELIMIT, "pre-tokenizer %s: PCRE2 error %d at %zu", rule->name, code, (size_t)at);
+        return ig_fail(err, IG_ELIMIT, "pre-tokenizer %s: PCRE2 error %d at %zu", rule->name, code,
+                       (size_t)at);
     }
-    p->jit = pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE) == 0; /* refused where pages cannot be executable */
+    /* Refused where no page may be executable; the interpreter does it then. */
+    p->jit = pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE) == 0;
     *out = p;
     return IG_OK;
 }
@@ -114,7 +119,8 @@ ig_status ig_pretok_next(const ig_pretok *p, ig_pretok_scratch *s, ig_slice text
     int n = PCRE2_ERROR_JIT_STACKLIMIT;
     if (p->jit) n = pcre2_jit_match(p->code, subject, text.n, at, PCRE2_NO_UTF_CHECK, s->match, s->context);
     if (n < 0 && n != PCRE2_ERROR_NOMATCH) /* no JIT, or it ran out of stack: the interpreter uses the heap */
-        n = pcre2_match(p->code, subject, text.n, at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, s->match, s->context);
+        n = pcre2_match(p->code, subject, text.n, at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, s->match,
+                        s->context);
     if (n == PCRE2_ERROR_NOMATCH) {
         *end = text.n; /* what no alternative takes is a word of its own, never dropped */
         return IG_OK;

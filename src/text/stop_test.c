@@ -33,11 +33,12 @@ static void check_cut(ig_slice text, const ig_slice *stop, int n, size_t cut, bo
     CHECK(ig_stop_make(&s, stop, n, NULL) == IG_OK);
     size_t step = bytewise ? 1 : cut ? cut : 1;
     for (size_t from = 0; from < text.n && !hit; from += step, step = bytewise ? 1 : text.n)
-        hit = ig_stop_feed(s, (ig_slice){text.p + from, step < text.n - from ? step : text.n - from}, &out, &which);
+        hit = ig_stop_feed(s, (ig_slice){text.p + from, step < text.n - from ? step : text.n - from}, &out,
+                           &which);
     if (!hit) ig_stop_finish(s, &out);
     CHECK(hit == want && (!hit || which == want_which));
-    CHECK_MSG(ig_slice_eq((ig_slice){out.p, out.n}, (ig_slice){text.p, at}), "\"%.*s\" cut at %zu gave \"%.*s\"",
-              (int)text.n, text.p, cut, (int)out.n, out.n ? out.p : "");
+    CHECK_MSG(ig_slice_eq((ig_slice){out.p, out.n}, (ig_slice){text.p, at}),
+              "\"%.*s\" cut at %zu gave \"%.*s\"", (int)text.n, text.p, cut, (int)out.n, out.n ? out.p : "");
     ig_buf_free(&out);
     ig_stop_free(s);
 }
@@ -50,7 +51,8 @@ static void check_all_cuts(const char *text, const char *const *stops, int n) {
 }
 
 TEST(a_stop_cut_at_any_byte_gives_the_same_text) {
-    static const char *const one[] = {"</end>"}, *const self[] = {"abab"}, *const more[] = {"END", "\n\n", "\xC3\xA9t\xC3\xA9", "ND"};
+    static const char *const one[] = {"</end>"}, *const self[] = {"abab"},
+                             *const more[] = {"END", "\n\n", "\xC3\xA9t\xC3\xA9", "ND"};
     check_all_cuts("some text</end>dropped", one, 1);
     check_all_cuts("some </en text <</end>", one, 1);
     check_all_cuts("no stop here </end", one, 1);
@@ -70,8 +72,10 @@ TEST(the_earliest_end_wins_and_of_those_the_longest) {
     int which = -1;
     ig_slice stop[3] = {ig_slice_of(stops[0]), ig_slice_of(stops[1]), ig_slice_of(stops[2])};
     CHECK(ig_stop_make(&s, stop, 3, NULL) == IG_OK);
-    CHECK(ig_stop_feed(s, ig_slice_of("xabc"), &out, &which) && which == 2 && ig_slice_eq_str((ig_slice){out.p, out.n}, "x"));
-    CHECK(ig_stop_feed(s, ig_slice_of("more"), &out, NULL) && out.n == 1); /* after a match nothing comes out */
+    CHECK(ig_stop_feed(s, ig_slice_of("xabc"), &out, &which) && which == 2 &&
+          ig_slice_eq_str((ig_slice){out.p, out.n}, "x"));
+    CHECK(ig_stop_feed(s, ig_slice_of("more"), &out, NULL) &&
+          out.n == 1); /* after a match nothing comes out */
     ig_buf_free(&out);
     ig_stop_free(s);
 }

@@ -10,7 +10,9 @@
 static ig_status render(const char *source, ig_buf *out, ig_err *err) {
     ig_template *t = NULL;
     ig_status st = ig_template_make(&t, ig_slice_of(source), err);
-    if (!st) st = ig_template_render(t, ig_slice_of("{\"x\": 1, \"messages\": [{\"role\": \"user\"}]}"), 0, out, err);
+    if (!st)
+        st = ig_template_render(t, ig_slice_of("{\"x\": 1, \"messages\": [{\"role\": \"user\"}]}"), 0, out,
+                                err);
     ig_template_free(t);
     return st;
 }
@@ -28,8 +30,8 @@ static void refused(const char *source, ig_status want, const char *word) {
     ig_buf out = ig_buf_init(32 << 20);
     ig_err err = {0};
     ig_status st = render(source, &out, &err);
-    CHECK_MSG(st == want && strstr(err.msg, word), "%.60s gave %d \"%s\", wanted %d \"%s\"", source, st, err.msg, want,
-              word);
+    CHECK_MSG(st == want && strstr(err.msg, word), "%.60s gave %d \"%s\", wanted %d \"%s\"", source, st,
+              err.msg, want, word);
     ig_buf_free(&out);
 }
 
@@ -108,18 +110,22 @@ TEST(deep_nesting_is_an_error_and_not_a_deep_stack) {
 
 TEST(work_and_output_have_an_end) {
     refused("{% for i in range(10**9) %}x{% endfor %}", IG_EINVAL, "range");
-    refused("{% for i in range(25000) %}{% for j in range(25000) %}{% endfor %}{% endfor %}", IG_ELIMIT, "fuel");
+    refused("{% for i in range(25000) %}{% for j in range(25000) %}{% endfor %}{% endfor %}", IG_ELIMIT,
+            "fuel");
     refused("{{ 'A' * 10**10 }}", IG_ELIMIT, "fuel");
     refused("{{ 'a\nb' | indent(10**9) }}", IG_ELIMIT, "fuel");
     refused("{% for i in range(18) %}{{ 'a' * 1000000 }}{% endfor %}", IG_ELIMIT, "output");
     refused("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", IG_EINVAL, "recursion");
-    refused("{% set ns = namespace(s='ab') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}", IG_ELIMIT,
-            "fuel");
+    refused(
+        "{% set ns = namespace(s='ab') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+        IG_ELIMIT, "fuel");
 }
 
-#define DOUBLED "{% set ns = namespace(v=[1]) %}{% for i in range(50) %}{% set ns.v = [ns.v, ns.v] %}{% endfor %}"
-#define DEEP "{% set ns = namespace(v=[]) %}{% for i in range(60) %}{% for j in range(1000) %}{% set ns.v = [ns.v] %}" \
-             "{% endfor %}{% endfor %}"
+#define DOUBLED                                                                                              \
+    "{% set ns = namespace(v=[1]) %}{% for i in range(50) %}{% set ns.v = [ns.v, ns.v] %}{% endfor %}"
+#define DEEP                                                                                                 \
+    "{% set ns = namespace(v=[]) %}{% for i in range(60) %}{% for j in range(1000) %}"                       \
+    "{% set ns.v = [ns.v] %}{% endfor %}{% endfor %}"
 #define CYCLE "{% set ns = namespace() %}{% set ns.v = ns %}"
 
 TEST(values_that_print_to_more_than_there_is_are_refused) {

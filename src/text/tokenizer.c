@@ -111,11 +111,12 @@ static bool names_make(struct names *t, uint64_t n) {
     return true;
 }
 
-static struct name_slot *names_place(const struct names *t, const ig_slice *names, ig_slice name, uint32_t tag,
-                                     uint32_t at) {
+static struct name_slot *names_place(const struct names *t, const ig_slice *names, ig_slice name,
+                                     uint32_t tag, uint32_t at) {
     for (at &= t->mask;; at = (at + 1) & t->mask) {
         struct name_slot *slot = &t->slot[at];
-        if (slot->id == IG_TOKEN_NONE || (slot->tag == tag && ig_slice_eq(names[slot->id], name))) return slot;
+        if (slot->id == IG_TOKEN_NONE || (slot->tag == tag && ig_slice_eq(names[slot->id], name)))
+            return slot;
     }
 }
 
@@ -171,7 +172,8 @@ static uint32_t char_at(const uint8_t *s, size_t len) {
     if (len == 1) return s[0];
     if (len == 2) return (uint32_t)(s[0] & 31) << 6 | (s[1] & 63);
     if (len == 3) return (uint32_t)(s[0] & 15) << 12 | (uint32_t)(s[1] & 63) << 6 | (s[2] & 63);
-    return (uint32_t)(s[0] & 7) << 18 | (uint32_t)(s[1] & 63) << 12 | (uint32_t)(s[2] & 63) << 6 | (s[3] & 63);
+    return (uint32_t)(s[0] & 7) << 18 | (uint32_t)(s[1] & 63) << 12 | (uint32_t)(s[2] & 63) << 6 |
+           (s[3] & 63);
 }
 
 /* The bytes that a token stands for, to `out` (name.n bytes there); how many. A token with a character
@@ -206,7 +208,8 @@ static ig_status check_token(const ig_tokenizer_parts *parts, uint64_t id, ig_er
 }
 
 /* Copies the vocabulary and finds the tokens of single bytes. `raw` gets the names as written. */
-static ig_status take_tokens(ig_tokenizer *t, struct names *raw, const ig_tokenizer_parts *parts, ig_err *err) {
+static ig_status take_tokens(ig_tokenizer *t, struct names *raw, const ig_tokenizer_parts *parts,
+                             ig_err *err) {
     size_t n_bytes = 0;
     for (uint64_t id = 0; id < parts->n_tokens; id++) {
         ig_status st = check_token(parts, id, err);
@@ -245,7 +248,8 @@ static ig_status take_merges(ig_tokenizer *t, const struct names *raw, const ig_
                              ig_err *err) {
     uint32_t size = table_size(parts->n_merges);
     t->merge = malloc(size * sizeof *t->merge);
-    if (!t->merge) return ig_fail(err, IG_ELIMIT, "tokenizer: no memory for %" PRIu64 " merges", parts->n_merges);
+    if (!t->merge)
+        return ig_fail(err, IG_ELIMIT, "tokenizer: no memory for %" PRIu64 " merges", parts->n_merges);
     for (uint32_t i = 0; i < size; i++) t->merge[i].key = NO_KEY;
     t->merge_mask = size - 1;
 
@@ -263,15 +267,19 @@ static ig_status take_merges(ig_tokenizer *t, const struct names *raw, const ig_
         uint32_t b = names_find(raw, parts->tokens, right, t->seed);
         ig_slice both = {joined, m.n - 1};
         id++; /* vocabularies are mostly in the order of their merges: look there first */
-        if (id >= t->n || !ig_slice_eq(parts->tokens[id], both)) id = names_find(raw, parts->tokens, both, t->seed);
+        if (id >= t->n || !ig_slice_eq(parts->tokens[id], both))
+            id = names_find(raw, parts->tokens, both, t->seed);
         if (a == IG_TOKEN_NONE || b == IG_TOKEN_NONE || id == IG_TOKEN_NONE)
-            return ig_fail(err, IG_EFORMAT, "tokenizer.ggml.merges[%" PRIu64 "] \"%.*s\": %s is not a token", rank,
-                           (int)(m.n < 64 ? m.n : 64), m.p,
-                           a == IG_TOKEN_NONE ? "left" : b == IG_TOKEN_NONE ? "right" : "the joined text");
+            return ig_fail(err, IG_EFORMAT, "tokenizer.ggml.merges[%" PRIu64 "] \"%.*s\": %s is not a token",
+                           rank, (int)(m.n < 64 ? m.n : 64), m.p,
+                           a == IG_TOKEN_NONE   ? "left"
+                           : b == IG_TOKEN_NONE ? "right"
+                                                : "the joined text");
         uint64_t key = (uint64_t)a << 32 | b;
         uint32_t at = mix(key, t->seed) & t->merge_mask;
         while (t->merge[at].key != NO_KEY && t->merge[at].key != key) at = (at + 1) & t->merge_mask;
-        t->merge[at] = (struct merge){key, (uint32_t)rank, id}; /* named twice: the later rank, as elsewhere */
+        t->merge[at] =
+            (struct merge){key, (uint32_t)rank, id}; /* named twice: the later rank, as elsewhere */
     }
     return IG_OK;
 }
@@ -304,7 +312,8 @@ static ig_status take_specials(ig_tokenizer *t, ig_err *err) {
                            t->bytes[id].n, SPECIAL_BYTES_MAX);
         n_bytes += (uint32_t)t->bytes[id].n;
         if (n_bytes > SPECIAL_BYTES_ALL_MAX)
-            return ig_fail(err, IG_EFORMAT, "tokenizer: special tokens of over %d bytes", SPECIAL_BYTES_ALL_MAX);
+            return ig_fail(err, IG_EFORMAT, "tokenizer: special tokens of over %d bytes",
+                           SPECIAL_BYTES_ALL_MAX);
     }
     uint32_t size = table_size(n_bytes);
     t->edge = malloc(size * sizeof *t->edge);
@@ -323,7 +332,8 @@ static ig_status take_roles(ig_tokenizer *t, const ig_tokenizer_parts *parts, ig
     static const char *const key[IG_ROLE_COUNT] = {"bos", "eos", "eot", "eom", "unknown", "padding"};
     for (int i = 0; i < IG_ROLE_COUNT; i++) {
         if (parts->role[i] != IG_TOKEN_NONE && parts->role[i] >= t->n)
-            return ig_fail(err, IG_EFORMAT, "tokenizer.ggml.%s_token_id is %" PRIu64 ", the vocabulary has %u", key[i],
+            return ig_fail(err, IG_EFORMAT,
+                           "tokenizer.ggml.%s_token_id is %" PRIu64 ", the vocabulary has %u", key[i],
                            parts->role[i], t->n);
         t->role[i] = (uint32_t)parts->role[i];
     }
@@ -342,9 +352,9 @@ static void add_eos(ig_tokenizer *t, uint32_t id) {
 /* What ends a generation: what the file says, and the end markers known by their text, because files
  * often name one of two. Where <|tool_response> exists, </s> is an ordinary token. */
 static void take_eos(ig_tokenizer *t, const struct names *raw, const ig_slice *tokens) {
-    static const char *const known[] = {"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>",
-                                        "<|eom_id|>", "<EOT>", "<|end_of_text|>", "<eos>", "<turn|>",
-                                        "<|tool_response>"};
+    static const char *const known[] = {"<|eot_id|>",    "<|im_end|>", "<|end|>",         "<end_of_turn>",
+                                        "<|endoftext|>", "<|eom_id|>", "<EOT>",           "<|end_of_text|>",
+                                        "<eos>",         "<turn|>",    "<|tool_response>"};
     add_eos(t, t->role[IG_ROLE_EOS]);
     add_eos(t, t->role[IG_ROLE_EOT]);
     add_eos(t, t->role[IG_ROLE_EOM]);
@@ -375,13 +385,14 @@ ig_status ig_tokenizer_make(ig_tokenizer **out, const ig_tokenizer_parts *parts,
         return ig_fail(err, IG_EFORMAT, "tokenizer.ggml.model \"%.*s\" is not supported (gpt2 is)",
                        (int)(parts->model.n < 64 ? parts->model.n : 64), parts->model.p);
     if (parts->n_tokens == 0 || parts->n_tokens > VOCAB_MAX)
-        return ig_fail(err, IG_EFORMAT, "tokenizer.ggml.tokens: %" PRIu64 ", must be 1 to %d", parts->n_tokens,
-                       VOCAB_MAX);
+        return ig_fail(err, IG_EFORMAT, "tokenizer.ggml.tokens: %" PRIu64 ", must be 1 to %d",
+                       parts->n_tokens, VOCAB_MAX);
     if (parts->types && parts->n_types != parts->n_tokens)
-        return ig_fail(err, IG_EFORMAT, "tokenizer.ggml.token_type: %" PRIu64 " for %" PRIu64 " tokens", parts->n_types,
-                       parts->n_tokens);
+        return ig_fail(err, IG_EFORMAT, "tokenizer.ggml.token_type: %" PRIu64 " for %" PRIu64 " tokens",
+                       parts->n_types, parts->n_tokens);
     if (parts->n_merges > MERGES_MAX)
-        return ig_fail(err, IG_EFORMAT, "tokenizer.ggml.merges: %" PRIu64 ", limit %d", parts->n_merges, MERGES_MAX);
+        return ig_fail(err, IG_EFORMAT, "tokenizer.ggml.merges: %" PRIu64 ", limit %d", parts->n_merges,
+                       MERGES_MAX);
 
     ig_tokenizer *t = calloc(1, sizeof *t);
     if (!t) return ig_fail(err, IG_ELIMIT, "tokenizer: no memory");
@@ -456,11 +467,13 @@ ig_status ig_tokenizer_from_gguf(ig_tokenizer **out, const ig_gguf *g, ig_err *e
     if ((st = string_array(g, "tokenizer.ggml.tokens", &tokens, err))) return st;
     if ((st = string_array(g, "tokenizer.ggml.merges", &merges, err))) return st;
     if ((st = role_ids(g, &parts, err))) return st;
-    if ((st = optional(ig_gguf_get_bool(g, "tokenizer.ggml.add_bos_token", &parts.add_bos, err), &found))) return st;
+    if ((st = optional(ig_gguf_get_bool(g, "tokenizer.ggml.add_bos_token", &parts.add_bos, err), &found)))
+        return st;
     if (!found) parts.add_bos = ig_slice_eq_str(parts.pre, "llama-bpe");
     if ((st = optional(ig_gguf_get_array(g, "tokenizer.ggml.scores", &scores, err), &found))) return st;
     if (found && scores.n != tokens.n)
-        return ig_fail(err, IG_EFORMAT, "tokenizer.ggml.scores: %" PRIu64 " for %" PRIu64 " tokens", scores.n, tokens.n);
+        return ig_fail(err, IG_EFORMAT, "tokenizer.ggml.scores: %" PRIu64 " for %" PRIu64 " tokens", scores.n,
+                       tokens.n);
     parts.tokens = tokens.strings;
     parts.n_tokens = tokens.n;
     parts.merges = merges.strings;
@@ -470,8 +483,8 @@ ig_status ig_tokenizer_from_gguf(ig_tokenizer **out, const ig_gguf *g, ig_err *e
         if (types.kind != IG_GGUF_I32 && types.kind != IG_GGUF_U32)
             return ig_fail(err, IG_EFORMAT, "tokenizer.ggml.token_type: not an array of 32-bit integers");
         if (types.n != tokens.n)
-            return ig_fail(err, IG_EFORMAT, "tokenizer.ggml.token_type: %" PRIu64 " for %" PRIu64 " tokens", types.n,
-                           tokens.n);
+            return ig_fail(err, IG_EFORMAT, "tokenizer.ggml.token_type: %" PRIu64 " for %" PRIu64 " tokens",
+                           types.n, tokens.n);
         if (types.n > 0 && !(type = malloc(types.n * sizeof *type)))
             return ig_fail(err, IG_ELIMIT, "tokenizer: no memory for %" PRIu64 " types", types.n);
         for (uint64_t i = 0; i < types.n; i++) type[i] = (int32_t)ig_gguf_array_u64(&types, i);
@@ -741,15 +754,19 @@ ig_status ig_tokenizer_encode(const ig_tokenizer *t, ig_tokenizer_scratch *s, ig
     bool bos = opt.add_bos && t->add_bos;
     ig_status st = IG_OK;
 
-    if (text.n > TEXT_BYTES_MAX) return ig_fail(err, IG_ELIMIT, "text of %zu bytes, limit %d", text.n, TEXT_BYTES_MAX);
-    if (!ig_slice_utf8_valid(text, &bad)) return ig_fail(err, IG_EINVAL, "text is not valid UTF-8 at byte %zu", bad);
-    if (!s && !(s = own = ig_tokenizer_scratch_make())) return ig_fail(err, IG_ELIMIT, "tokenizer: no memory");
+    if (text.n > TEXT_BYTES_MAX)
+        return ig_fail(err, IG_ELIMIT, "text of %zu bytes, limit %d", text.n, TEXT_BYTES_MAX);
+    if (!ig_slice_utf8_valid(text, &bad))
+        return ig_fail(err, IG_EINVAL, "text is not valid UTF-8 at byte %zu", bad);
+    if (!s && !(s = own = ig_tokenizer_scratch_make()))
+        return ig_fail(err, IG_ELIMIT, "tokenizer: no memory");
     scratch_use(s, t);
 
     if (bos && !ig_tokens_add(out, t->role[IG_ROLE_BOS])) st = out_full(out, err);
     if (!st) st = encode(t, s, text, opt, out, err);
     if (st) out->n = n_before;
-    else if (bos && out->n > n_before + 1 && out->v[n_before + 1] == t->role[IG_ROLE_BOS]) { /* the text had it */
+    else if (bos && out->n > n_before + 1 &&
+             out->v[n_before + 1] == t->role[IG_ROLE_BOS]) { /* the text had it */
         out->n--;
         memmove(out->v + n_before, out->v + n_before + 1, (out->n - n_before) * sizeof *out->v);
     }

@@ -1,5 +1,5 @@
-/* Tests of the tokenizer on small vocabularies made here, and on the starter model where it is there. That the
- * ids equal the reference's on megabytes of text is shown by tests/text. */
+/* Tests of the tokenizer on small vocabularies made here, and on the starter model where it is there. That
+ * the ids equal the reference's on megabytes of text is shown by tests/text. */
 #include "text/inside.h"
 
 #include <stdio.h>
@@ -75,7 +75,8 @@ static ig_tokenizer *small_make(struct small *s) {
     return t;
 }
 
-static bool gives(const ig_tokenizer *t, const char *text, ig_encode_options opt, const uint32_t *want, size_t n) {
+static bool gives(const ig_tokenizer *t, const char *text, ig_encode_options opt, const uint32_t *want,
+                  size_t n) {
     ig_tokens got = {0};
     bool same = ig_tokenizer_encode(t, NULL, ig_slice_of(text), opt, &got, NULL) == IG_OK && got.n == n &&
                 (n == 0 || memcmp(got.v, want, n * sizeof *want) == 0);
@@ -114,9 +115,11 @@ TEST(long_words_give_what_short_ones_give) {
         CHECK(ig_tokenizer_encode(t, scratch, (ig_slice){text, n}, plain_text, &whole, NULL) == IG_OK);
         /* No merge crosses "ca", "cb", "cc", "bb", "ba", "aa": there a word may be cut. */
         for (size_t from = 0, at = 1; at <= n; at++) {
-            bool joins = at < n && ((text[at - 1] == 'a' && text[at] == 'b') || (text[at - 1] == 'b' && text[at] == 'c'));
+            bool joins = at < n && ((text[at - 1] == 'a' && text[at] == 'b') ||
+                                    (text[at - 1] == 'b' && text[at] == 'c'));
             if (joins) continue;
-            CHECK(ig_tokenizer_encode(t, scratch, (ig_slice){text + from, at - from}, plain_text, &pieces, NULL) == IG_OK);
+            CHECK(ig_tokenizer_encode(t, scratch, (ig_slice){text + from, at - from}, plain_text, &pieces,
+                                      NULL) == IG_OK);
             from = at;
         }
         CHECK(whole.n == pieces.n && memcmp(whole.v, pieces.v, whole.n * sizeof *whole.v) == 0);
@@ -196,7 +199,8 @@ TEST(a_full_output_refuses_and_keeps_what_it_had) {
     for (size_t n_max = 1; n_max < 8; n_max++) {
         ig_tokens out = {.n_max = n_max};
         CHECK(ig_tokens_add(&out, 42));
-        CHECK(ig_tokenizer_encode(t, NULL, ig_slice_of("a b c d<|end|>e"), with_special, &out, &err) == IG_ELIMIT);
+        CHECK(ig_tokenizer_encode(t, NULL, ig_slice_of("a b c d<|end|>e"), with_special, &out, &err) ==
+              IG_ELIMIT);
         CHECK(out.n == 1 && out.v[0] == 42);
         ig_tokens_free(&out);
     }
@@ -220,7 +224,8 @@ static void refused(struct small *s, const char *word) {
     ig_tokenizer *t = NULL;
     ig_err err = {0};
     ig_status st = ig_tokenizer_make(&t, &s->parts, &err);
-    CHECK_MSG(st == IG_EFORMAT && t == NULL && strstr(err.msg, word), "wanted \"%s\", got %d \"%s\"", word, st, err.msg);
+    CHECK_MSG(st == IG_EFORMAT && t == NULL && strstr(err.msg, word), "wanted \"%s\", got %d \"%s\"", word,
+              st, err.msg);
     ig_tokenizer_free(t);
 }
 
@@ -272,7 +277,8 @@ TEST(the_end_of_generation_is_what_the_file_names_and_known_markers) {
     CHECK(ig_tokenizer_find_special(t, ig_slice_of("<|end|>x")) == IG_TOKEN_NONE);
     CHECK(ig_tokenizer_find_special(t, ig_slice_of("<|end|")) == IG_TOKEN_NONE);
     CHECK(ig_tokenizer_find_special(t, ig_slice_of("")) == IG_TOKEN_NONE);
-    CHECK(ig_tokenizer_is_special(t, END) && !ig_tokenizer_is_special(t, SPACES) && !ig_tokenizer_is_special(t, 'a'));
+    CHECK(ig_tokenizer_is_special(t, END) && !ig_tokenizer_is_special(t, SPACES) &&
+          !ig_tokenizer_is_special(t, 'a'));
     CHECK(!ig_tokenizer_is_special(t, UINT32_MAX) && ig_tokenizer_bytes(t, UINT32_MAX).n == 0);
     ig_tokenizer_free(t);
 }
@@ -286,8 +292,10 @@ TEST(one_scratch_serves_tokenizers_in_turn) {
     ig_tokenizer_scratch *scratch = ig_tokenizer_scratch_make();
     for (int i = 0; i < 3; i++) {
         ig_tokens of_a = {0}, of_b = {0};
-        CHECK(ig_tokenizer_encode(a, scratch, ig_slice_of("abc"), plain_text, &of_a, NULL) == IG_OK && of_a.n == 1);
-        CHECK(ig_tokenizer_encode(b, scratch, ig_slice_of("abc"), plain_text, &of_b, NULL) == IG_OK && of_b.n == 3);
+        CHECK(ig_tokenizer_encode(a, scratch, ig_slice_of("abc"), plain_text, &of_a, NULL) == IG_OK &&
+              of_a.n == 1);
+        CHECK(ig_tokenizer_encode(b, scratch, ig_slice_of("abc"), plain_text, &of_b, NULL) == IG_OK &&
+              of_b.n == 3);
         ig_tokens_free(&of_a);
         ig_tokens_free(&of_b);
     }
@@ -304,7 +312,8 @@ TEST(a_word_of_a_megabyte_is_merged_in_one_go) {
     char *text = malloc(n);
     for (size_t i = 0; i < n; i++) text[i] = "ab"[i & 1];
     ig_tokens out = {0};
-    CHECK(ig_tokenizer_encode(t, NULL, (ig_slice){text, n}, plain_text, &out, NULL) == IG_OK && out.n == n / 2);
+    CHECK(ig_tokenizer_encode(t, NULL, (ig_slice){text, n}, plain_text, &out, NULL) == IG_OK &&
+          out.n == n / 2);
     const char runs[] = {' ', '\n', '1', '!', 'a', 0};
     for (size_t i = 0; i < sizeof runs; i++) {
         out.n = 0;
@@ -320,7 +329,8 @@ TEST(a_word_of_a_megabyte_is_merged_in_one_go) {
 /* ---- the starter model ------------------------------------------------------------------------------ */
 
 static const char *model_path(char out[4096]) {
-    const char *path = getenv("INGLE_TEST_MODEL"), *cache = getenv("INGLE_CACHE"), *xdg = getenv("XDG_CACHE_HOME");
+    const char *path = getenv("INGLE_TEST_MODEL"), *cache = getenv("INGLE_CACHE"),
+               *xdg = getenv("XDG_CACHE_HOME");
     const char *home = getenv("HOME"), *name = "models/SmolLM2-135M-Instruct.Q4_1.gguf";
     if (path) snprintf(out, 4096, "%s", path);
     else if (cache) snprintf(out, 4096, "%s/%s", cache, name);

@@ -1,7 +1,7 @@
 /* fuzz_template: any bytes as a chat template, and as what a user says to it.
  *
- * Input: the template, a zero byte, the content of a message. Whatever renders is valid UTF-8; the places that
- * are told to be plain ascend, lie inside it and hold the text of a control token; a failure says why. */
+ * Input: the template, a zero byte, the content of a message. Whatever renders is valid UTF-8; the places
+ * told to be plain ascend, lie inside it and hold the text of a control token; a failure says why. */
 #include "text/inside.h"
 
 #include <stdlib.h>

@@ -1,10 +1,10 @@
 /* fuzz_tokenizer: a vocabulary and a text from the same bytes.
  *
  * Input: a byte of flags (1: the 256 letters of the byte alphabet come first; 2..: which pre-tokenizer), a
- * byte with the number of tokens, each as type, length, bytes; a byte with the number of merges, each as length,
- * bytes; six bytes of roles (255: none); the rest is text.
- * Whatever loads must encode any text, the same way with a used scratch and with a fresh one, give no control
- * token where none was asked for, and with all bytes in its alphabet decode to what went in. */
+ * byte with the number of tokens, each as type, length, bytes; a byte with the number of merges, each as
+ * length, bytes; six bytes of roles (255: none); the rest is text.
+ * Whatever loads must encode any text, the same way with a used scratch and with a fresh one, give no
+ * control token where none was asked for, and with all bytes in its alphabet decode to what went in. */
 #include "text/inside.h"
 
 #include <stdlib.h>

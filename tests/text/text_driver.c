@@ -123,8 +123,10 @@ static ig_status read_parts(const char *path, ig_err *err) {
     ig_slice *token = malloc(yyjson_arr_size(tokens) * sizeof *token);
     ig_slice *merge = malloc(yyjson_arr_size(merges) * sizeof *merge);
     int32_t *type = malloc(yyjson_arr_size(types) * sizeof *type);
-    yyjson_arr_foreach(tokens, i, max, v) token[parts.n_tokens++] = (ig_slice){yyjson_get_str(v), yyjson_get_len(v)};
-    yyjson_arr_foreach(merges, i, max, v) merge[parts.n_merges++] = (ig_slice){yyjson_get_str(v), yyjson_get_len(v)};
+    yyjson_arr_foreach(tokens, i, max, v) token[parts.n_tokens++] =
+        (ig_slice){yyjson_get_str(v), yyjson_get_len(v)};
+    yyjson_arr_foreach(merges, i, max, v) merge[parts.n_merges++] =
+        (ig_slice){yyjson_get_str(v), yyjson_get_len(v)};
     yyjson_arr_foreach(types, i, max, v) type[parts.n_types++] = yyjson_get_int(v);
     parts.tokens = token;
     parts.merges = merge;
@@ -153,7 +155,8 @@ static ig_status read_model(const char *path, ig_err *err) {
     uint64_t start_ns = ig_clock_ns();
     st = ig_tokenizer_from_gguf(&tokenizer, g, err);
     fprintf(stderr, "tokenizer: %.1f ms\n", (double)(ig_clock_ns() - start_ns) / 1e6);
-    if (!st && ig_gguf_get_string(g, "tokenizer.chat_template", &source, NULL) == IG_OK) st = set_template(source, err);
+    if (!st && ig_gguf_get_string(g, "tokenizer.chat_template", &source, NULL) == IG_OK)
+        st = set_template(source, err);
     ig_gguf_close(g);
     return st;
 }
