@@ -244,8 +244,8 @@ def download(archive, part):
             say(f"      {host_of(index)}: {fault}; again in {2 ** attempt} s")
             time.sleep(2**attempt)
         why.append(f"{host_of(index)}: {fault}")
-    raise Failure(f"{archive['file']}: " + "; ".join(why) + "\nCheck the network, or pip's configuration "
-                  "(PIP_INDEX_URL, PIP_CERT, https_proxy, pip.conf), and run this again: it goes on from there.")
+    raise Failure(f"{archive['file']}: {'; '.join(why)}\nCheck the network, or pip's configuration "
+                  "(PIP_INDEX_URL, PIP_CERT, https_proxy, pip.conf), and run this again: it goes on there.")
 
 
 def fetch_archive(archive):

@@ -44,7 +44,7 @@ failed() {
     die "" "$@" "The whole output is in $LOG."
 }
 
-# ---- packages -----------------------------------------------------------------------------------------------
+# ---- packages ---------------------------------------------------------------------------------------------
 
 is_there() { # $1: a probe of packages.txt
     case $1 in
@@ -92,11 +92,11 @@ install_packages() {
     fi
     step "tools and libraries: installing $wanted"
     if ! command -v apt-get >/dev/null 2>&1; then
-        die "This machine has no apt-get. Please install what these Debian packages hold, then run this again:" \
+        die "This machine has no apt-get. Please install what these Debian packages hold, then run again:" \
             "    $wanted" "(rust: rustc and cargo 1.87 or later.) tools/packages.txt says why each is needed."
     fi
     if [ "$(id -u)" != 0 ]; then
-        command -v sudo >/dev/null 2>&1 || die "Packages are missing and this is neither root nor is there sudo." \
+        command -v sudo >/dev/null 2>&1 || die "Packages are missing, and this is not root and has no sudo." \
             "As root: apt-get install $(echo "$wanted" | sed 's/rust /rustc-web cargo-web /')"
         say "      (sudo may ask for your password: it is for apt-get install, and for nothing else)"
         sudo -v || die "Without root the packages cannot be installed: $wanted"
@@ -117,7 +117,7 @@ install_packages() {
     [ -z "$wanted" ] || failed "Still missing after the installation: $wanted"
 }
 
-# ---- the build ----------------------------------------------------------------------------------------------
+# ---- the build --------------------------------------------------------------------------------------------
 
 # build ARGUMENTS of make...
 build() {

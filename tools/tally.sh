@@ -14,13 +14,17 @@ passed=0 failed=0
 for command; do
     echo "--- $command"
     # No part may hang for ever.
-    { timeout --foreground -k 10 "${TALLY_TIMEOUT_S:-3600}" sh -c "exec $command"; echo $? >"$log.rc"; } 2>&1 |
-        tee "$log"
+    {
+        timeout --foreground -k 10 "${TALLY_TIMEOUT_S:-3600}" sh -c "exec $command"
+        echo $? >"$log.rc"
+    } 2>&1 | tee "$log"
     code=$(cat "$log.rc")
     # The last line with counts: "3 passed, 0 failed", "1 failed, 7 passed in 2.31s", "2 errors in 0.1s".
     counts=$(awk '
         function number(word,   m) { m = match($0, "[0-9]+ " word); return m ? substr($0, RSTART) + 0 : 0 }
-        /[0-9]+ (passed|failed|error)/ { p = number("passed"); f = number("failed") + number("error"); seen = 1 }
+        /[0-9]+ (passed|failed|error)/ {
+            p = number("passed"); f = number("failed") + number("error"); seen = 1
+        }
         END { if (seen) print p, f }' "$log")
     p=${counts% *} f=${counts#* }
     if [ -z "$counts" ]; then p=$((code == 0)) f=0; fi

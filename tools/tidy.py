@@ -169,7 +169,7 @@ def check_symbols(objects):
     for line in out.splitlines():
         place, _, symbol = line.rpartition(" ")
         if not SYMBOL.match(symbol) and not symbol.startswith(("__odr_asan", "__asan", "__tsan")):
-            yield f"{place.split(':')[0]}: symbol {symbol}: global names start with ig_ or op_, others are static"
+            yield f"{place.split(':')[0]}: symbol {symbol}: global names start with ig_ or op_; or static"
 
 
 # ---- taste ------------------------------------------------------------------------------------------------
