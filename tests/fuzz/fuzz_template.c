@@ -13,7 +13,8 @@ static ig_tokenizer *tokenizer(void) {
     static ig_tokenizer *t;
     static const int32_t type[] = {IG_TYPE_NORMAL, IG_TYPE_CONTROL, IG_TYPE_CONTROL, IG_TYPE_USER};
     if (t) return t;
-    ig_slice token[] = {ig_slice_of("a"), ig_slice_of("<|a|>"), ig_slice_of("<|b|>"), ig_slice_of("</think>")};
+    ig_slice token[] = {ig_slice_of("a"), ig_slice_of("<|a|>"), ig_slice_of("<|b|>"),
+                        ig_slice_of("</think>")};
     ig_tokenizer_parts parts = {.model = ig_slice_of("gpt2"), .pre = ig_slice_of("gpt-2"), .tokens = token,
                                 .n_tokens = 4, .types = type, .n_types = 4, .role = {1, 2, 3, 2, 1, 0}};
     ig_assert(ig_tokenizer_make(&t, &parts, NULL) == IG_OK);
