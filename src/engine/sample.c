@@ -5,11 +5,12 @@
  *          softmax(logit / temperature) by inverse CDF in f64, ascending ids.
  * Threads: engine thread.
  * Memory:  scratch of n_vocab items, in the plan.
- * Why no sort: a filter needs the value at its border and nothing else. Three passes over the bits of the
- * logits find it, the later two over one bin. exp is the kernel's and log is ours, so a seed gives the same
- * token on every machine. */
+ * Why no sort: a filter needs the value at its border and nothing else. A cheap bound leaves few tokens to
+ * look at; three passes over the bits of their logits find the border. exp is the kernel's and log is ours,
+ * so a seed gives the same token on every machine. */
 #include "engine/inside.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -68,11 +69,29 @@ uint32_t ig_sample_select(ig_sampler *s, const uint32_t *rank, const float *weig
     return found;
 }
 
-/* Keeps item i of those left as item `to`. */
-static void keep(ig_sampler *s, int to, int i) {
-    s->id[to] = s->id[i];
-    s->x[to] = s->x[i];
-    s->rank[to] = s->rank[i];
+/* ---- what is left ----------------------------------------------------------------------------------- */
+
+/* Four sums side by side, joined in order: the order is ours to choose here, and stays. */
+static double sum_of(const float *weight, int n) {
+    double sum[4] = {0.0};
+    int i = 0;
+    for (; i + 4 <= n; i += 4)
+        for (int k = 0; k < 4; k++) sum[k] += (double)weight[i + k];
+    for (; i < n; i++) sum[0] += (double)weight[i];
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+/* Takes the tokens whose value is at least `least` as what is left, ids ascending; their number. */
+static int gather(ig_sampler *s, const float *logits, const float *value, float least) {
+    int n = 0;
+    for (int i = 0; i < s->n_vocab; i++) {
+        if (!(value[i] >= least)) continue;
+        s->id[n] = i;
+        s->rank[n] = ig_sample_rank(logits[i]);
+        s->weight[n] = s->weight[i];
+        s->x[n++] = s->x[i];
+    }
+    return n;
 }
 
 /* Keeps ranks below `rank`, and the first n_equal of those that have it. */
@@ -81,26 +100,34 @@ static int keep_to(ig_sampler *s, int n, uint32_t rank, int n_equal) {
     for (int i = 0; i < n; i++) {
         bool equal = s->rank[i] == rank && n_equal > 0;
         n_equal -= equal;
-        if (s->rank[i] < rank || equal) keep(s, n_left++, i);
+        if (s->rank[i] > rank || (s->rank[i] == rank && !equal)) continue;
+        s->id[n_left] = s->id[i];
+        s->x[n_left] = s->x[i];
+        s->rank[n_left++] = s->rank[i];
     }
     return n_left;
 }
 
 /* Keeps the tokens that are, in falling order, preceded by less than p of the mass; with the last of them
- * all its equals. */
-static int top_p(ig_sampler *s, int n, float p) {
-    double total = 0.0, before;
-    s->exp(s->weight, s->x, n);
-    for (int i = 0; i < n; i++) total += (double)s->weight[i];
-    uint32_t last = ig_sample_select(s, s->rank, s->weight, n, (double)p * total, &before);
-    return keep_to(s, n, last, n);
+ * all its equals. Tokens below (1 - p) * total / V weigh less than 1 - p together, so all of them are
+ * preceded by more than p: they need not be looked at (half of it, to be clear of rounding). */
+static int top_p(ig_sampler *s, const float *logits, float p) {
+    double before, total;
+    s->exp(s->weight, s->x, s->n_vocab);
+    total = sum_of(s->weight, s->n_vocab);
+    float least = (float)((1.0 - (double)p) * total / (double)s->n_vocab * 0.5);
+    int n = gather(s, logits, s->weight, least);
+    return keep_to(s, n, ig_sample_select(s, s->rank, s->weight, n, (double)p * total, &before), n);
 }
 
-static int min_p(ig_sampler *s, int n, float p) {
-    float least = (float)ig_math_log((double)p);
+static int min_p(ig_sampler *s, int n, float least) {
     int n_left = 0;
-    for (int i = 0; i < n; i++)
-        if (s->x[i] >= least) keep(s, n_left++, i);
+    for (int i = 0; i < n; i++) {
+        if (s->x[i] < least) continue;
+        s->id[n_left] = s->id[i];
+        s->x[n_left] = s->x[i];
+        s->rank[n_left++] = s->rank[i];
+    }
     return n_left; /* the largest has x = 0 and stays */
 }
 
@@ -109,6 +136,30 @@ static int top_k(ig_sampler *s, int n, int k) {
     uint32_t last = ig_sample_select(s, s->rank, NULL, n, (double)k, &before);
     return keep_to(s, n, last, k - (int)before);
 }
+
+/* A value that at least k of all x reach: the k-th largest of the maxima of runs of 64. */
+static float reached_by(ig_sampler *s, int k) {
+    enum { RUN = 64 };
+    int n_runs = s->n_vocab / RUN;
+    double before;
+    if (k > n_runs) return -FLT_MAX;
+    for (int r = 0; r < n_runs; r++) {
+        const float *x = s->x + r * RUN;
+        float max[8];
+        memcpy(max, x, sizeof max);
+        for (int i = 8; i < RUN; i += 8)
+            for (int k8 = 0; k8 < 8; k8++) max[k8] = x[i + k8] > max[k8] ? x[i + k8] : max[k8];
+        for (int k8 = 1; k8 < 8; k8++) max[0] = max[k8] > max[0] ? max[k8] : max[0];
+        s->weight[r] = max[0];
+        s->rank[r] = ig_sample_rank(max[0]);
+    }
+    uint32_t last = ig_sample_select(s, s->rank, NULL, n_runs, (double)k, &before);
+    for (int r = 0; r < n_runs; r++)
+        if (s->rank[r] == last && s->weight[r] > -INFINITY) return s->weight[r];
+    return -FLT_MAX;
+}
+
+/* ---- the draw --------------------------------------------------------------------------------------- */
 
 static int draw(ig_sampler *s, int n, float temperature, uint32_t word) {
     double total = 0.0, sum = 0.0, u = (double)word * 0x1p-32;
@@ -127,21 +178,25 @@ static int draw(ig_sampler *s, int n, float temperature, uint32_t word) {
 }
 
 int ig_sample(ig_sampler *s, const float *logits, const ig_sampling *p, uint32_t step) {
-    int best = s->argmax(logits, s->n_vocab), n = 0;
+    int best = s->argmax(logits, s->n_vocab), n;
+    bool by_p = p->top_p > 0.0f && p->top_p < 1.0f, by_min = p->min_p > 0.0f;
 
     if (best < 0) return SAMPLE_NOT_FINITE;
-    float max = logits[best];
+    float max = logits[best], least = by_min ? (float)ig_math_log((double)p->min_p) : 0.0f;
     if (max == -INFINITY) return SAMPLE_NONE;
     if (p->temperature == 0.0f) return best;
 
-    for (int i = 0; i < s->n_vocab; i++) {
-        if (logits[i] == -INFINITY) continue;
-        s->id[n] = i;
-        s->x[n] = logits[i] - max;
-        s->rank[n++] = ig_sample_rank(logits[i]);
+    for (int i = 0; i < s->n_vocab; i++) s->x[i] = logits[i] - max;
+    if (by_p) {
+        n = top_p(s, logits, p->top_p);
+        if (by_min) n = min_p(s, n, least);
+    } else if (by_min) {
+        n = gather(s, logits, s->x, least);
+    } else if (p->top_k > 0) {
+        n = gather(s, logits, s->x, reached_by(s, p->top_k));
+    } else {
+        n = gather(s, logits, s->x, -FLT_MAX); /* all but what is masked */
     }
-    if (p->top_p > 0.0f && p->top_p < 1.0f) n = top_p(s, n, p->top_p);
-    if (p->min_p > 0.0f) n = min_p(s, n, p->min_p);
     if (p->top_k > 0 && p->top_k < n) n = top_k(s, n, p->top_k);
     return draw(s, n, p->temperature, ig_rng_word(p->seed, step, 0, 0));
 }
@@ -149,13 +204,11 @@ int ig_sample(ig_sampler *s, const float *logits, const ig_sampling *p, uint32_t
 void ig_sample_logprobs(ig_sampler *s, const float *logits, uint32_t id, int n_top, ig_logprob *own,
                         ig_logprob *top) {
     int best = s->argmax(logits, s->n_vocab), n = 0;
-    double total = 0.0;
 
     ig_assert(best >= 0 && id < (uint32_t)s->n_vocab);
     for (int i = 0; i < s->n_vocab; i++) s->x[i] = logits[i] - logits[best];
     s->exp(s->weight, s->x, s->n_vocab);
-    for (int i = 0; i < s->n_vocab; i++) total += (double)s->weight[i];
-    double log_total = ig_math_log(total);
+    double log_total = ig_math_log(sum_of(s->weight, s->n_vocab));
 
     *own = (ig_logprob){id, (float)((double)s->x[id] - log_total)};
     for (int i = 0; i < s->n_vocab && n_top > 0; i++) {
