@@ -245,7 +245,7 @@ def download(archive, part):
             time.sleep(2**attempt)
         why.append(f"{host_of(index)}: {fault}")
     raise Failure(f"{archive['file']}: {'; '.join(why)}\nCheck the network, or pip's configuration "
-                  "(PIP_INDEX_URL, PIP_CERT, https_proxy, pip.conf), and run this again: it goes on there.")
+                  "(PIP_INDEX_URL, PIP_CERT, https_proxy, pip.conf), and run this again: it resumes.")
 
 
 def fetch_archive(archive):
