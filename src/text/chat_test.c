@@ -1,6 +1,7 @@
 /* Tests of messages to prompts: what a user types stays text. */
 #include "text/inside.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -197,5 +198,46 @@ TEST(a_deep_message_is_refused_and_not_followed) {
     CHECK(chat_render(&c) == IG_EINVAL && strstr(c.err.msg, "256 levels"));
     yyjson_doc_free(doc);
     ig_buf_free(&b);
+    chat_close(&c);
+}
+
+/* ---- many threads ----------------------------------------------------------------------------------- */
+
+struct worker {
+    pthread_t thread;
+    struct chat *c;
+    ig_tokens first;
+    int n_wrong;
+};
+
+static void *work(void *arg) {
+    struct worker *w = arg;
+    ig_tokenizer_scratch *s = ig_tokenizer_scratch_make();
+    for (int i = 0; i < 20; i++) {
+        ig_tokens ids = {0};
+        ig_status st = ig_chat_encode(w->c->tpl, w->c->t, i & 1 ? s : NULL, &w->c->in, &ids, NULL);
+        bool same = st == IG_OK && ids.n > 0 && (i == 0 || (ids.n == w->first.n &&
+                    memcmp(ids.v, w->first.v, ids.n * sizeof *ids.v) == 0));
+        w->n_wrong += !same;
+        if (i == 0) w->first = ids;
+        else ig_tokens_free(&ids);
+    }
+    ig_tokenizer_scratch_free(s);
+    return NULL;
+}
+
+TEST(threads_share_a_tokenizer_and_a_template) {
+    struct worker w[4] = {0};
+    struct chat c;
+    chat_open(&c, CHATML, typed);
+    for (int i = 0; i < 4; i++) {
+        w[i].c = &c;
+        CHECK(pthread_create(&w[i].thread, NULL, work, &w[i]) == 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        pthread_join(w[i].thread, NULL);
+        CHECK(w[i].n_wrong == 0 && w[i].first.n == w[0].first.n);
+    }
+    for (int i = 0; i < 4; i++) ig_tokens_free(&w[i].first);
     chat_close(&c);
 }

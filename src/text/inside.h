@@ -26,6 +26,8 @@ void ig_pretok_free(ig_pretok *p);
 bool ig_pretok_ignores_merges(const ig_pretok *p); /* a word that is a token is that token */
 bool ig_pretok_normalizes(const ig_pretok *p);     /* NFC first */
 
+void ig_pretok_stop_jit(ig_pretok *p);             /* tests: the interpreter from now on */
+
 ig_pretok_scratch *ig_pretok_scratch_make(void);
 void ig_pretok_scratch_free(ig_pretok_scratch *s);
 

@@ -87,6 +87,10 @@ bool ig_pretok_normalizes(const ig_pretok *p) {
     return p->rule->normalize;
 }
 
+void ig_pretok_stop_jit(ig_pretok *p) {
+    p->jit = false;
+}
+
 ig_pretok_scratch *ig_pretok_scratch_make(void) {
     ig_pretok_scratch *s = calloc(1, sizeof *s);
     if (!s) return NULL;

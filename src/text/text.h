@@ -21,7 +21,8 @@ enum { IG_TOKEN_NONE = 0xffffffffu };
 typedef struct ig_tokenizer ig_tokenizer;
 typedef struct ig_tokenizer_scratch ig_tokenizer_scratch;
 
-/* From the arrays of a GGUF file. Refuses an unknown `tokenizer.ggml.model` or `.pre` by name. */
+/* From the arrays of a GGUF file, copied: the file may be closed. Refuses an unknown `tokenizer.ggml.model`
+ * or `.pre` by name (gpt2 with smollm, gpt-2, llama-bpe, qwen2 are known). */
 ig_status ig_tokenizer_from_gguf(ig_tokenizer **out, const ig_gguf *g, ig_err *err);
 void ig_tokenizer_free(ig_tokenizer *t);
 ig_tokenizer_scratch *ig_tokenizer_scratch_make(void); /* word cache, match data; NULL: no memory */
@@ -34,11 +35,12 @@ typedef struct ig_text_range {
 typedef struct ig_encode_options {
     bool add_bos;       /* as the file says (its add_bos flag); never twice */
     bool parse_special; /* control tokens in the text are recognised */
-    const ig_text_range *plain; /* ascending ranges in which control tokens are NOT recognised */
+    const ig_text_range *plain; /* ascending ranges; a control token that touches one is text */
     size_t n_plain;
 } ig_encode_options;
 
-/* Appends to *out. Text must be valid UTF-8 (IG_EINVAL with the offset otherwise). */
+/* Appends to *out; adds nothing on failure. Text must be valid UTF-8 (IG_EINVAL with the offset otherwise).
+ * User-defined tokens are recognised everywhere, also in plain ranges. */
 ig_status ig_tokenizer_encode(const ig_tokenizer *t, ig_tokenizer_scratch *s, ig_slice text,
                               ig_encode_options opt, ig_tokens *out, ig_err *err);
 
@@ -53,8 +55,10 @@ const uint32_t *ig_tokenizer_eos(const ig_tokenizer *t, int *n);
 
 /* ---- detok.c: ids to text, as they come ------------------------------------------------------------- */
 
-/* A value: no memory of its own. Holds at most 3 bytes back. Invalid bytes become U+FFFD, one for each
- * maximal subpart. The concatenation of all output equals the decoding of all ids at once. */
+/* A value: no memory of its own. Holds at most 3 bytes back: the beginning of a character. Invalid bytes
+ * become U+FFFD, one for each maximal subpart. Control and unknown tokens print nothing and do not end a
+ * begun character, unless show_special. Nothing is trimmed. The concatenation of all output equals the
+ * decoding of all ids at once. */
 typedef struct ig_detok {
     const ig_tokenizer *t;
     uint8_t held[4];
@@ -78,7 +82,8 @@ ig_status ig_stop_make(ig_stop **out, const ig_slice *strings, int n, ig_err *er
 void ig_stop_free(ig_stop *s);
 /* Feeds text; appends to *out what can no longer be part of a stop. True when a stop string matched
  * (ends earliest, among those the longest): what comes before it was released, the rest is dropped, and
- * *which says which (may be NULL). */
+ * *which says which (may be NULL). *out needs room for `text` and IG_STOP_BYTES_MAX more: what does not
+ * fit is lost. After a match nothing more comes out. */
 bool ig_stop_feed(ig_stop *s, ig_slice text, ig_buf *out, int *which);
 void ig_stop_finish(ig_stop *s, ig_buf *out); /* the end without a match: releases what was held */
 
@@ -86,7 +91,9 @@ void ig_stop_finish(ig_stop *s, ig_buf *out); /* the end without a match: releas
 
 typedef struct ig_template ig_template;
 
-/* Compiles. A template that does not parse is an error with its line. */
+/* Compiles. A template that does not parse is an error with its line (IG_EFORMAT); one over the bounds on
+ * size and nesting is IG_ELIMIT. A render is bounded in steps, output, processor time and memory
+ * (IG_ELIMIT); what the template itself raises is IG_EINVAL with its words. */
 ig_status ig_template_make(ig_template **out, ig_slice source, ig_err *err);
 void ig_template_free(ig_template *t);
 
@@ -99,13 +106,14 @@ typedef struct ig_chat_input {
     int64_t now_s;              /* for strftime_now */
 } ig_chat_input;
 
-/* Renders with bos_token and eos_token of the tokenizer. Special tokens inside message contents are not
- * special: contents go in with placeholders (private-use characters that the messages do not hold), come
- * back out after rendering, and their byte ranges are given in *plain (malloc'd, *n_plain of them). */
+/* Renders with bos_token, eos_token, unk_token and pad_token of the tokenizer. Control tokens typed in
+ * messages, tools and kwargs are text: they go in as placeholders (private-use characters that the input
+ * does not hold), come back out after rendering, and their byte ranges are given in *plain (malloc'd,
+ * *n_plain of them). */
 ig_status ig_chat_render(const ig_template *tpl, const ig_tokenizer *t, const ig_chat_input *in,
                          ig_buf *prompt, ig_text_range **plain, size_t *n_plain, ig_err *err);
 
-/* Render, then encode; BOS never twice. */
+/* Render, then encode. No BOS is added: a template writes it where the model wants one. */
 ig_status ig_chat_encode(const ig_template *tpl, const ig_tokenizer *t, ig_tokenizer_scratch *s,
                          const ig_chat_input *in, ig_tokens *out, ig_err *err);
 
