@@ -12,10 +12,13 @@ import requant
 import text
 import tiny
 
-WINDOW, N_TOKENS = 512, 1024
-# llama.cpp b11434 on these tokens: mean KL LLAMA_KL_PLACEHOLDER
-STARTER_KL_MAX = 3.6e-3
-PPL_EXCESS_MAX = 1e-3  # BF16 and F32 files: 0.1 %
+WINDOW = 512  # tokens, all in one window
+# llama.cpp b11434 on these tokens of this file: mean KL 2.58e-3, top-1 97.3 %, perplexity +0.31 %. A tenth more
+# for other versions of the text.
+STARTER_KL_MAX = 2.84e-3
+# Float files: perplexity within 0.1 %; measured KL 3.6e-7, llama.cpp 3.7e-7 (F32) and 8.5e-5 (BF16).
+PPL_EXCESS_MAX, FLOAT_KL_MAX = 1e-3, 2e-6
+FEW = 256  # tokens of the tests of float files
 
 
 def reference(path, ids, window):
@@ -31,7 +34,7 @@ def compare(ids, ref, logits, window):
 
 @pytest.fixture(scope="module")
 def ids(starter):
-    return text.token_ids(starter, N_TOKENS)
+    return text.token_ids(starter, WINDOW)
 
 
 @pytest.fixture(scope="module")
@@ -50,30 +53,39 @@ def test_the_starter_is_as_near_to_float64_as_llama_cpp(starter, ids, starter_re
 def test_an_f32_file_keeps_the_perplexity(starter, ids, starter_reference, ingle_logits, tmp_path):
     path = tmp_path / "f32.gguf"
     requant.requant(starter, path, "F32")  # the same values, so the same reference
-    s = compare(ids[:WINDOW], starter_reference[:WINDOW], ingle_logits(path, ids[:WINDOW], WINDOW), WINDOW)
+    few = ids[:FEW]
+    s = compare(few, starter_reference[:FEW], ingle_logits(path, few, FEW), FEW)
     print(s)
     assert abs(s["ppl_excess"]) < PPL_EXCESS_MAX
-    assert s["kl_mean"] < 1e-5
+    assert s["kl_mean"] < FLOAT_KL_MAX
 
 
-def test_a_bf16_file_keeps_the_perplexity(starter, ids, ingle_logits, tmp_path):
-    path = tmp_path / "bf16.gguf"
+@pytest.fixture(scope="module")
+def bf16(starter, ids, tmp_path_factory):
+    """(path, reference of the first FEW tokens)"""
+    path = tmp_path_factory.mktemp("bf16") / "bf16.gguf"
     requant.requant(starter, path, "BF16")
-    few = ids[:WINDOW]
-    s = compare(few, reference(path, few, WINDOW), ingle_logits(path, few, WINDOW), WINDOW)
+    return path, reference(path, ids[:FEW], FEW)
+
+
+def test_a_bf16_file_keeps_the_perplexity(bf16, ids, ingle_logits):
+    path, ref = bf16
+    few = ids[:FEW]
+    s = compare(few, ref, ingle_logits(path, few, FEW), FEW)
     print(s)
     assert abs(s["ppl_excess"]) < PPL_EXCESS_MAX
-    assert s["kl_mean"] < 1e-5
+    assert s["kl_mean"] < FLOAT_KL_MAX
 
 
-def test_negative_control_one_weight_matrix_five_percent_off(starter, ids, starter_reference, ingle_logits, tmp_path):
-    path = tmp_path / "off.gguf"
-    f = ggufio.File(starter)
-    f.add("blk.7.ffn_down.weight", "F32", f.tensors["blk.7.ffn_down.weight"].f64() * 1.05)
-    f.write(path)
-    s = compare(ids[:WINDOW], starter_reference[:WINDOW], ingle_logits(path, ids[:WINDOW], WINDOW), WINDOW)
+def test_negative_control_one_weight_matrix_five_percent_off(bf16, ids, ingle_logits, tmp_path):
+    path, ref = bf16
+    f = ggufio.File(path)
+    f.add("blk.7.ffn_down.weight", "BF16", f.tensors["blk.7.ffn_down.weight"].f64() * 1.05)
+    f.write(tmp_path / "off.gguf")
+    few = ids[:FEW]
+    s = compare(few, ref, ingle_logits(tmp_path / "off.gguf", few, FEW), FEW)
     print(s)
-    assert s["kl_mean"] > STARTER_KL_MAX
+    assert s["kl_mean"] > 5 * FLOAT_KL_MAX
 
 
 def test_negative_control_rope_over_halves_instead_of_neighbours(starter, ids, starter_reference, ingle_logits, tmp_path):
