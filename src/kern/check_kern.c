@@ -20,27 +20,42 @@ static uint32_t rnd(void) {
     rng_state ^= rng_state << 13, rng_state ^= rng_state >> 7, rng_state ^= rng_state << 17;
     return (uint32_t)(rng_state >> 32);
 }
-static float uniform(void) { return (float)rnd() / 4294967296.0f * 2.0f - 1.0f; }
-static float bell(void) { return (uniform() + uniform() + uniform()) * 0.8f; }
+static float uniform(void) {
+    return (float)rnd() / 4294967296.0f * 2.0f - 1.0f;
+}
+static float bell(void) {
+    return (uniform() + uniform() + uniform()) * 0.8f;
+}
 
 static void result(bool ok, const char *name, const char *what) {
-    if (ok) n_passed++;
-    else n_failed++, printf("FAIL %s: %s\n", name, what);
+    if (ok)
+        n_passed++;
+    else
+        n_failed++, printf("FAIL %s: %s\n", name, what);
 }
 
 /* n bytes that end at a page nobody may touch (or begin after one), 64-aligned when `aligned`. */
-typedef struct guarded { uint8_t *map, *p; size_t map_bytes; } guarded;
+typedef struct guarded {
+    uint8_t *map, *p;
+    size_t map_bytes;
+} guarded;
 static guarded guard(size_t n) {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE), inner = (n + 63) / 64 * 64, body = (inner + page - 1) / page * page;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), inner = (n + 63) / 64 * 64,
+           body = (inner + page - 1) / page * page;
     guarded g = {.map_bytes = body + 2 * page};
     g.map = mmap(NULL, g.map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (g.map == MAP_FAILED) { perror("mmap"); exit(1); }
+    if (g.map == MAP_FAILED) {
+        perror("mmap");
+        exit(1);
+    }
     mprotect(g.map, page, PROT_NONE);
     mprotect(g.map + page + body, page, PROT_NONE);
     g.p = g.map + page + body - inner;
     return g;
 }
-static void unguard(guarded g) { munmap(g.map, g.map_bytes); }
+static void unguard(guarded g) {
+    munmap(g.map, g.map_bytes);
+}
 
 /* A row of random but valid weights in the file layout. Scales are plain halves. */
 static void random_row(const ig_fmt *f, uint8_t *row, int n_cols) {
@@ -62,9 +77,13 @@ static void random_row(const ig_fmt *f, uint8_t *row, int n_cols) {
     }
 }
 
-typedef struct acts { float *f; ig_act act; } acts;
+typedef struct acts {
+    float *f;
+    ig_act act;
+} acts;
 static acts random_acts(int n_rows, int n_cols) {
-    const ig_kern *quant = ig_kern_reference(IG_KERN_QUANT, NULL), *quant16 = ig_kern_reference(IG_KERN_QUANT16, NULL);
+    const ig_kern *quant = ig_kern_reference(IG_KERN_QUANT, NULL),
+                  *quant16 = ig_kern_reference(IG_KERN_QUANT16, NULL);
     acts a = {.f = aligned_alloc(64, ((size_t)n_rows * (size_t)n_cols * 4 + 63) / 64 * 64)};
     size_t n_blocks = (size_t)n_rows * (size_t)((n_cols + 31) / 32);
     for (int i = 0; i < n_rows * n_cols; i++) a.f[i] = bell() * (rnd() % 64 == 0 ? 30.0f : 1.0f);
@@ -72,13 +91,14 @@ static acts random_acts(int n_rows, int n_cols) {
     if (n_cols % 32 == 0) {
         a.act.q = malloc((size_t)n_rows * (size_t)n_cols);
         a.act.q16 = malloc((size_t)n_rows * (size_t)n_cols * 2), a.act.scale16 = malloc(n_blocks * 4);
-        a.act.scale = malloc(n_blocks * 4), a.act.sum = malloc(n_blocks * 4), a.act.qsum = malloc(n_blocks * 4);
+        a.act.scale = malloc(n_blocks * 4), a.act.sum = malloc(n_blocks * 4),
+        a.act.qsum = malloc(n_blocks * 4);
         for (int r = 0; r < n_rows; r++) {
             size_t b = (size_t)r * (size_t)(n_cols / 32);
-            quant->fn.quant(a.act.q + (size_t)r * (size_t)n_cols, a.act.scale + b, a.act.qsum + b, a.act.sum + b,
-                            a.f + (size_t)r * (size_t)n_cols, n_cols);
-            quant16->fn.quant16(a.act.q16 + (size_t)r * (size_t)n_cols, a.act.scale16 + b, a.f + (size_t)r * (size_t)n_cols,
-                                n_cols);
+            quant->fn.quant(a.act.q + (size_t)r * (size_t)n_cols, a.act.scale + b, a.act.qsum + b,
+                            a.act.sum + b, a.f + (size_t)r * (size_t)n_cols, n_cols);
+            quant16->fn.quant16(a.act.q16 + (size_t)r * (size_t)n_cols, a.act.scale16 + b,
+                                a.f + (size_t)r * (size_t)n_cols, n_cols);
         }
     }
     return a;
@@ -132,16 +152,19 @@ static void check_linear(const ig_kern *k) {
             for (int i = 0; i < n_cols; i++) {
                 double x = (double)a.f[7 * n_cols + i];
                 int block = 7 * (n_cols / 32) + i / 32;
-                if (k->fmt->act == IG_ACT_Q8) x = (double)a.act.q[7 * n_cols + i] * (double)a.act.scale[block];
-                if (k->fmt->act == IG_ACT_Q16) x = (double)a.act.q16[7 * n_cols + i] * (double)a.act.scale16[block];
+                if (k->fmt->act == IG_ACT_Q8)
+                    x = (double)a.act.q[7 * n_cols + i] * (double)a.act.scale[block];
+                if (k->fmt->act == IG_ACT_Q16)
+                    x = (double)a.act.q16[7 * n_cols + i] * (double)a.act.scale16[block];
                 sum += x * (double)w[i], mass += fabs(x * (double)w[i]);
             }
             if (fabs((double)tile[lane] - sum) > mass * 4e-6 + 1e-30) near = false;
         }
         /* one activation changed by one step must show */
         float broken[16];
-        if (a.act.q) a.act.q[7 * n_cols + 5] = (int8_t)(a.act.q[7 * n_cols + 5] ^ 1), a.act.qsum[7 * (n_cols / 32)]++,
-            a.act.q16[7 * n_cols + 5] = (int16_t)(a.act.q16[7 * n_cols + 5] ^ 64);
+        if (a.act.q)
+            a.act.q[7 * n_cols + 5] = (int8_t)(a.act.q[7 * n_cols + 5] ^ 1), a.act.qsum[7 * (n_cols / 32)]++,
+                                 a.act.q16[7 * n_cols + 5] = (int16_t)(a.act.q16[7 * n_cols + 5] ^ 64);
         a.f[7 * n_cols + 5] += 1.0f;
         k->fn.linear(broken, panel.p, &a.act, 7, 1, n_cols);
         if (!memcmp(broken, tile, sizeof tile)) notices = false;
@@ -181,7 +204,8 @@ static void check_rows_of_format(const ig_kern *k) {
 
 /* Numbers that find mistakes: zeros, denormals, huge ones, infinities and NaN now and then. */
 static float nasty(int kind) {
-    static const float list[] = {0.0f, -0.0f, 1e-40f, -1e-40f, 3e38f, -3e38f, 1e-20f, 88.5f, -88.5f, -87.31f, 0.5f, 65504.0f, 65520.0f, 5.9e-8f};
+    static const float list[] = {0.0f,  -0.0f,  1e-40f,  -1e-40f, 3e38f,    -3e38f,   1e-20f,
+                                 88.5f, -88.5f, -87.31f, 0.5f,    65504.0f, 65520.0f, 5.9e-8f};
     uint32_t r = rnd() % 64;
     if (kind == 2 && r == 0) return INFINITY;
     if (kind == 2 && r == 1) return NAN;
@@ -233,8 +257,10 @@ static void check_row(const ig_kern *k) {
         run_row(k, y.p, x, w, n), run_row(ref, z.p, x, w, n);
         if (k->op == IG_KERN_TO_F16 || quants) {
             if (kind < 2 && memcmp(y.p, z.p, bytes)) same = false;
-            if (quants && !equal_or_nan((float *)(void *)y.p + n, (float *)(void *)z.p + n, n / 32)) same = false;
-        } else if (!equal_or_nan((float *)(void *)y.p, (float *)(void *)z.p, (int)(bytes / 4))) same = false;
+            if (quants && !equal_or_nan((float *)(void *)y.p + n, (float *)(void *)z.p + n, n / 32))
+                same = false;
+        } else if (!equal_or_nan((float *)(void *)y.p, (float *)(void *)z.p, (int)(bytes / 4)))
+            same = false;
         unguard(y), unguard(z), free(x), free(w);
     }
     result(same, k->name, "bits differ from the scalar kernel");
@@ -247,7 +273,8 @@ static void check_argmax(const ig_kern *k) {
         float *x = malloc((size_t)n * 4);
         for (int i = 0; i < n; i++) x[i] = (float)(int)(rnd() % 40) - 20.0f - (round % 4 == 0 ? 1e9f : 0.0f);
         if (round % 5 == 0) x[rnd() % (uint32_t)n] = -INFINITY;
-        for (int i = 1; i < n; i++) if (x[i] > x[want]) want = i;
+        for (int i = 1; i < n; i++)
+            if (x[i] > x[want]) want = i;
         if (k->fn.argmax(x, n) != want) ok = false;
         x[rnd() % (uint32_t)n] = round & 1 ? NAN : INFINITY;
         if (k->fn.argmax(x, n) != -1) ok = false;
@@ -256,9 +283,13 @@ static void check_argmax(const ig_kern *k) {
     result(ok, k->name, "wrong index, or a broken row was not noticed");
 }
 
-typedef struct keys { uint16_t *mem; const uint16_t **block; } keys;
+typedef struct keys {
+    uint16_t *mem;
+    const uint16_t **block;
+} keys;
 static keys random_keys(int n_blocks, int n_d) {
-    keys k = {aligned_alloc(64, (size_t)n_blocks * 64 * 4 * (size_t)n_d), malloc((size_t)n_blocks * sizeof *k.block)};
+    keys k = {aligned_alloc(64, (size_t)n_blocks * 64 * 4 * (size_t)n_d),
+              malloc((size_t)n_blocks * sizeof *k.block)};
     for (size_t i = 0; i < (size_t)n_blocks * 128 * (size_t)n_d; i++) k.mem[i] = ig_f32_to_f16(bell());
     for (int b = 0; b < n_blocks; b++) k.block[b] = k.mem + (size_t)b * 128 * (size_t)n_d;
     return k;
@@ -283,7 +314,8 @@ static void check_attention(const ig_kern *k) {
         ref->fn.attention(&a);
         if (memcmp(y.p, z.p, n * 4)) same = false;
         int i = (int)(rnd() % (uint32_t)n_q);
-        ig_attention_args one = {(float *)(void *)z.p, q + (size_t)i * (size_t)n_d, pos + i, 1, n_d, kv.block, (float *)(void *)s.p};
+        ig_attention_args one = {(float *)(void *)z.p, q + (size_t)i * (size_t)n_d, pos + i, 1, n_d, kv.block,
+                                 (float *)(void *)s.p};
         k->fn.attention(&one);
         if (memcmp(z.p, y.p + (size_t)i * (size_t)n_d * 4, (size_t)n_d * 4)) alone = false;
         for (int d = 0; d < n_d; d++) {
@@ -292,11 +324,16 @@ static void check_attention(const ig_kern *k) {
                 for (int key = 0; key <= pos[i]; key++) {
                     const uint16_t *b = kv.block[key / 64];
                     double sc = 0;
-                    for (int c = 0; c < n_d; c++) sc += (double)q[i * n_d + c] * (double)ig_f16_to_f32(b[c * 64 + key % 64]);
-                    if (pass == 0) top = sc > top ? sc : top;
-                    else sum += exp(sc - top), o += exp(sc - top) * (double)ig_f16_to_f32(b[64 * n_d + key % 64 * n_d + d]);
+                    for (int c = 0; c < n_d; c++)
+                        sc += (double)q[i * n_d + c] * (double)ig_f16_to_f32(b[c * 64 + key % 64]);
+                    if (pass == 0)
+                        top = sc > top ? sc : top;
+                    else
+                        sum += exp(sc - top),
+                            o += exp(sc - top) * (double)ig_f16_to_f32(b[64 * n_d + key % 64 * n_d + d]);
                 }
-            if (fabs(o / sum - (double)((float *)(void *)y.p)[(size_t)i * (size_t)n_d + (size_t)d]) > 3e-5) near = false;
+            if (fabs(o / sum - (double)((float *)(void *)y.p)[(size_t)i * (size_t)n_d + (size_t)d]) > 3e-5)
+                near = false;
             if (d > 2) break;
         }
         unguard(y), unguard(z), unguard(s), free(q), free(pos), free(kv.mem), free(kv.block);
@@ -319,7 +356,8 @@ static void check_scalar_math(void) {
         }
     }
     for (int i = 0; i < 20000; i++) {
-        double x = (double)uniform() * 600.0, y = exp((double)uniform() * 200.0), t = (double)uniform() * 2e5, s, c;
+        double x = (double)uniform() * 600.0, y = exp((double)uniform() * 200.0), t = (double)uniform() * 2e5,
+               s, c;
         if (fabs(ig_math_exp(x) / exp(x) - 1) > 2e-14) ex = false;
         if (fabs(ig_math_log(y) - log(y)) > 4e-16 * (fabs(log(y)) + 1)) lg = false;
         ig_math_sincos(t, &s, &c);
@@ -400,18 +438,25 @@ int main(int argc, char **argv) {
             if (!timing) printf("skip %s, because this CPU cannot run it\n", k->name);
             continue;
         }
-        if (timing) bench(k);
-        else if (k->op == IG_KERN_LINEAR) check_linear(k);
-        else if (k->op == IG_KERN_DEQUANT || k->op == IG_KERN_UNPACK) check_rows_of_format(k);
-        else if (k->op == IG_KERN_ATTENTION) check_attention(k);
-        else if (k->op == IG_KERN_ARGMAX) check_argmax(k);
-        else check_row(k);
+        if (timing)
+            bench(k);
+        else if (k->op == IG_KERN_LINEAR)
+            check_linear(k);
+        else if (k->op == IG_KERN_DEQUANT || k->op == IG_KERN_UNPACK)
+            check_rows_of_format(k);
+        else if (k->op == IG_KERN_ATTENTION)
+            check_attention(k);
+        else if (k->op == IG_KERN_ARGMAX)
+            check_argmax(k);
+        else
+            check_row(k);
     }
     if (timing) return 0;
     check_scalar_math();
     for (int op = 0; op < IG_KERN_N_OPS; op++) /* every cell has its scalar definition */
         for (int i = 0; (k = ig_kern_at(i)) != NULL; i++)
-            if ((int)k->op == op && !ig_kern_reference(k->op, k->fmt)) result(false, k->name, "no scalar kernel");
+            if ((int)k->op == op && !ig_kern_reference(k->op, k->fmt))
+                result(false, k->name, "no scalar kernel");
     printf("check_kern: %d passed, %d failed, %d skipped\n", n_passed, n_failed, n_skipped);
     return n_failed ? 1 : 0;
 }

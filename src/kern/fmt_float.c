@@ -26,26 +26,26 @@ static inline float at_bf16(const uint8_t *p) {
     return x;
 }
 
-#define FLOAT_FORMAT(fmt, bytes)                                                                    \
-    static void linear_##fmt(float *tile, const uint8_t *panel, const ig_act *x, int row, int m,    \
-                             int n_cols) {                                                          \
-        for (int r = 0; r < m; r++) {                                                               \
-            const float *xr = x->f + (size_t)(row + r) * (size_t)x->n_cols;                         \
-            for (int lane = 0; lane < IG_PANEL_ROWS; lane++) {                                      \
-                float acc = 0.0f;                                                                   \
-                for (int k = 0; k < n_cols; k++)                                                    \
-                    acc = __builtin_fmaf(at_##fmt(panel + ((size_t)k * IG_PANEL_ROWS + (size_t)lane) * bytes), \
-                                         xr[k], acc);                                               \
-                tile[r * IG_PANEL_ROWS + lane] = acc;                                               \
-            }                                                                                       \
-        }                                                                                           \
-    }                                                                                               \
-    static void dequant_##fmt(float *out, const uint8_t *row, int n_cols) {                         \
-        for (int k = 0; k < n_cols; k++) out[k] = at_##fmt(row + (size_t)k * bytes);                \
-    }                                                                                               \
-    static void unpack_##fmt(float *out, const uint8_t *panel, int lane, int n_cols) {              \
-        for (int k = 0; k < n_cols; k++)                                                            \
-            out[k] = at_##fmt(panel + ((size_t)k * IG_PANEL_ROWS + (size_t)lane) * bytes);          \
+#define FLOAT_FORMAT(fmt, bytes)                                                                             \
+    static void linear_##fmt(float *tile, const uint8_t *panel, const ig_act *x, int row, int m,             \
+                             int n_cols) {                                                                   \
+        for (int r = 0; r < m; r++) {                                                                        \
+            const float *xr = x->f + (size_t)(row + r) * (size_t)x->n_cols;                                  \
+            for (int lane = 0; lane < IG_PANEL_ROWS; lane++) {                                               \
+                float acc = 0.0f;                                                                            \
+                for (int k = 0; k < n_cols; k++)                                                             \
+                    acc = __builtin_fmaf(                                                                    \
+                        at_##fmt(panel + ((size_t)k * IG_PANEL_ROWS + (size_t)lane) * bytes), xr[k], acc);   \
+                tile[r * IG_PANEL_ROWS + lane] = acc;                                                        \
+            }                                                                                                \
+        }                                                                                                    \
+    }                                                                                                        \
+    static void dequant_##fmt(float *out, const uint8_t *row, int n_cols) {                                  \
+        for (int k = 0; k < n_cols; k++) out[k] = at_##fmt(row + (size_t)k * bytes);                         \
+    }                                                                                                        \
+    static void unpack_##fmt(float *out, const uint8_t *panel, int lane, int n_cols) {                       \
+        for (int k = 0; k < n_cols; k++)                                                                     \
+            out[k] = at_##fmt(panel + ((size_t)k * IG_PANEL_ROWS + (size_t)lane) * bytes);                   \
     }
 FLOAT_FORMAT(f32, 4)
 FLOAT_FORMAT(f16, 2)
@@ -65,12 +65,21 @@ const ig_fmt ig_fmt_f16 = {"f16", 1, 1, 2, 1, 2 * IG_PANEL_ROWS, IG_ACT_F32, pac
 const ig_fmt ig_fmt_bf16 = {"bf16", 30, 1, 2, 1, 2 * IG_PANEL_ROWS, IG_ACT_F32, pack2};
 #endif
 
-#define KERNS(fmt)                                                                                   \
-    {IG_KERN_LINEAR, &ig_fmt_##fmt, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED, KERN_NAME("linear_" #fmt),   \
-     "equals scalar", {.linear = linear_##fmt}},                                                     \
-    {IG_KERN_DEQUANT, &ig_fmt_##fmt, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED, KERN_NAME("dequant_" #fmt), \
-     "equals scalar", {.dequant = dequant_##fmt}},                                                   \
-    {IG_KERN_UNPACK, &ig_fmt_##fmt, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED, KERN_NAME("unpack_" #fmt),   \
-     "equals scalar", {.unpack = unpack_##fmt}}
+#define KERNS(fmt)                                                                                           \
+    {                                                                                                        \
+        IG_KERN_LINEAR,  &ig_fmt_##fmt,                                                                      \
+        IG_TIER_L3,      SIMD_NEEDS,                                                                         \
+        SIMD_SPEED,      KERN_NAME("linear_" #fmt),                                                          \
+        "equals scalar", {.linear = linear_##fmt}},                                                          \
+        {IG_KERN_DEQUANT, &ig_fmt_##fmt,                                                                     \
+         IG_TIER_L3,      SIMD_NEEDS,                                                                        \
+         SIMD_SPEED,      KERN_NAME("dequant_" #fmt),                                                        \
+         "equals scalar", {.dequant = dequant_##fmt}},                                                       \
+    {                                                                                                        \
+        IG_KERN_UNPACK, &ig_fmt_##fmt, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED, KERN_NAME("unpack_" #fmt),        \
+            "equals scalar", {                                                                               \
+            .unpack = unpack_##fmt                                                                           \
+        }                                                                                                    \
+    }
 static const ig_kern kerns[] = {KERNS(f32), KERNS(f16), KERNS(bf16)};
 KERN_EXPORT(fmt_float, kerns);

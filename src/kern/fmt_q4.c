@@ -70,12 +70,14 @@ static void dequant_q4_1(float *out, const uint8_t *row, int n_cols) {
 }
 static void unpack_q4_0(float *out, const uint8_t *panel, int lane, int n_cols) {
     for (int b = 0; b < n_cols / 32; b++, panel += Q4_0_BYTES, out += 32)
-        for (int k = 0; k < 32; k++) out[k] = (float)(code_at(panel, lane, k) - 8) * half_at(panel + D_AT + lane * 2);
+        for (int k = 0; k < 32; k++)
+            out[k] = (float)(code_at(panel, lane, k) - 8) * half_at(panel + D_AT + lane * 2);
 }
 static void unpack_q4_1(float *out, const uint8_t *panel, int lane, int n_cols) {
     for (int b = 0; b < n_cols / 32; b++, panel += Q4_1_BYTES, out += 32)
         for (int k = 0; k < 32; k++)
-            out[k] = (float)code_at(panel, lane, k) * half_at(panel + D_AT + lane * 2) + half_at(panel + M_AT + lane * 2);
+            out[k] = (float)code_at(panel, lane, k) * half_at(panel + D_AT + lane * 2) +
+                     half_at(panel + M_AT + lane * 2);
 }
 
 #ifdef SIMD_REFERENCE
@@ -99,12 +101,21 @@ const ig_fmt ig_fmt_q4_0 = {"q4_0", 2, 32, 18, 32, Q4_0_BYTES, IG_ACT_Q8, pack_q
 const ig_fmt ig_fmt_q4_1 = {"q4_1", 3, 32, 20, 32, Q4_1_BYTES, IG_ACT_Q8, pack_q4_1};
 #endif
 
-#define KERNS(fmt)                                                                                   \
-    {IG_KERN_LINEAR, &ig_fmt_##fmt, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED, KERN_NAME("linear_" #fmt),   \
-     "equals scalar", {.linear = linear_##fmt}},                                                     \
-    {IG_KERN_DEQUANT, &ig_fmt_##fmt, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED, KERN_NAME("dequant_" #fmt), \
-     "equals scalar", {.dequant = dequant_##fmt}},                                                   \
-    {IG_KERN_UNPACK, &ig_fmt_##fmt, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED, KERN_NAME("unpack_" #fmt),   \
-     "equals scalar", {.unpack = unpack_##fmt}}
+#define KERNS(fmt)                                                                                           \
+    {                                                                                                        \
+        IG_KERN_LINEAR,  &ig_fmt_##fmt,                                                                      \
+        IG_TIER_L3,      SIMD_NEEDS,                                                                         \
+        SIMD_SPEED,      KERN_NAME("linear_" #fmt),                                                          \
+        "equals scalar", {.linear = linear_##fmt}},                                                          \
+        {IG_KERN_DEQUANT, &ig_fmt_##fmt,                                                                     \
+         IG_TIER_L3,      SIMD_NEEDS,                                                                        \
+         SIMD_SPEED,      KERN_NAME("dequant_" #fmt),                                                        \
+         "equals scalar", {.dequant = dequant_##fmt}},                                                       \
+    {                                                                                                        \
+        IG_KERN_UNPACK, &ig_fmt_##fmt, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED, KERN_NAME("unpack_" #fmt),        \
+            "equals scalar", {                                                                               \
+            .unpack = unpack_##fmt                                                                           \
+        }                                                                                                    \
+    }
 static const ig_kern kerns[] = {KERNS(q4_0), KERNS(q4_1)};
 KERN_EXPORT(fmt_q4, kerns);

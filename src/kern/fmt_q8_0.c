@@ -46,7 +46,8 @@ static void dequant(float *out, const uint8_t *row, int n_cols) {
 }
 static void unpack(float *out, const uint8_t *panel, int lane, int n_cols) {
     for (int b = 0; b < n_cols / 32; b++, panel += BLOCK_BYTES, out += 32)
-        for (int k = 0; k < 32; k++) out[k] = (float)code_at(panel, lane, k) * half_at(panel + D_AT + lane * 2);
+        for (int k = 0; k < 32; k++)
+            out[k] = (float)code_at(panel, lane, k) * half_at(panel + D_AT + lane * 2);
 }
 
 #ifdef SIMD_REFERENCE
@@ -63,11 +64,29 @@ const ig_fmt ig_fmt_q8_0 = {"q8_0", 8, 32, 34, 32, BLOCK_BYTES, IG_ACT_Q16, pack
 #endif
 
 static const ig_kern kerns[] = {
-    {IG_KERN_LINEAR, &ig_fmt_q8_0, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED, KERN_NAME("linear_q8_0"),
-     "equals scalar", {.linear = linear}},
-    {IG_KERN_DEQUANT, &ig_fmt_q8_0, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED, KERN_NAME("dequant_q8_0"),
-     "equals scalar", {.dequant = dequant}},
-    {IG_KERN_UNPACK, &ig_fmt_q8_0, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED, KERN_NAME("unpack_q8_0"),
-     "equals scalar", {.unpack = unpack}},
+    {IG_KERN_LINEAR,
+     &ig_fmt_q8_0,
+     IG_TIER_L3,
+     SIMD_NEEDS,
+     SIMD_SPEED,
+     KERN_NAME("linear_q8_0"),
+     "equals scalar",
+     {.linear = linear}},
+    {IG_KERN_DEQUANT,
+     &ig_fmt_q8_0,
+     IG_TIER_L3,
+     SIMD_NEEDS,
+     SIMD_SPEED,
+     KERN_NAME("dequant_q8_0"),
+     "equals scalar",
+     {.dequant = dequant}},
+    {IG_KERN_UNPACK,
+     &ig_fmt_q8_0,
+     IG_TIER_L3,
+     SIMD_NEEDS,
+     SIMD_SPEED,
+     KERN_NAME("unpack_q8_0"),
+     "equals scalar",
+     {.unpack = unpack}},
 };
 KERN_EXPORT(fmt_q8_0, kerns);

@@ -75,7 +75,13 @@ static void attention(const ig_attention_args *a) {
 }
 
 static const ig_kern kerns[] = {
-    {IG_KERN_ATTENTION, NULL, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED, KERN_NAME("attention"), "equals scalar",
+    {IG_KERN_ATTENTION,
+     NULL,
+     IG_TIER_L3,
+     SIMD_NEEDS,
+     SIMD_SPEED,
+     KERN_NAME("attention"),
+     "equals scalar",
      {.attention = attention}},
 };
 KERN_EXPORT(loop_attention, kerns);

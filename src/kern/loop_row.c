@@ -60,8 +60,10 @@ static void quant16(int16_t *q, float *scale, const float *x, int n) {
     for (int b = 0; b < n / 32; b++, x += 32, q += 32) {
         float amax = block_amax(x);
         scale[b] = amax < 0x1p-100f ? 0.0f : amax / 32767.0f;
-        if (amax >= 0x1p-100f && amax < INFINITY) block_quant16(q, x, 32767.0f / amax);
-        else __builtin_memset(q, 0, 32 * sizeof *q); /* as in quant */
+        if (amax >= 0x1p-100f && amax < INFINITY)
+            block_quant16(q, x, 32767.0f / amax);
+        else
+            __builtin_memset(q, 0, 32 * sizeof *q); /* as in quant */
     }
 }
 
@@ -102,17 +104,62 @@ static void exp_row(float *y, const float *x, int n) {
 }
 
 static const ig_kern kerns[] = {
-    {IG_KERN_NORM, NULL, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED, KERN_NAME("norm"), "equals scalar", {.norm = norm}},
-    {IG_KERN_QUANT, NULL, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED, KERN_NAME("quant"), "equals scalar",
+    {IG_KERN_NORM,
+     NULL,
+     IG_TIER_L3,
+     SIMD_NEEDS,
+     SIMD_SPEED,
+     KERN_NAME("norm"),
+     "equals scalar",
+     {.norm = norm}},
+    {IG_KERN_QUANT,
+     NULL,
+     IG_TIER_L3,
+     SIMD_NEEDS,
+     SIMD_SPEED,
+     KERN_NAME("quant"),
+     "equals scalar",
      {.quant = quant}},
-    {IG_KERN_QUANT16, NULL, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED, KERN_NAME("quant16"), "equals scalar",
+    {IG_KERN_QUANT16,
+     NULL,
+     IG_TIER_L3,
+     SIMD_NEEDS,
+     SIMD_SPEED,
+     KERN_NAME("quant16"),
+     "equals scalar",
      {.quant16 = quant16}},
-    {IG_KERN_SWIGLU, NULL, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED, KERN_NAME("swiglu"), "equals scalar",
+    {IG_KERN_SWIGLU,
+     NULL,
+     IG_TIER_L3,
+     SIMD_NEEDS,
+     SIMD_SPEED,
+     KERN_NAME("swiglu"),
+     "equals scalar",
      {.swiglu = swiglu}},
     {IG_KERN_ADD, NULL, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED, KERN_NAME("add"), "equals scalar", {.add = add}},
-    {IG_KERN_ROPE, NULL, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED, KERN_NAME("rope"), "equals scalar", {.rope = rope}},
-    {IG_KERN_TO_F16, NULL, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED, KERN_NAME("to_f16"), "equals scalar",
+    {IG_KERN_ROPE,
+     NULL,
+     IG_TIER_L3,
+     SIMD_NEEDS,
+     SIMD_SPEED,
+     KERN_NAME("rope"),
+     "equals scalar",
+     {.rope = rope}},
+    {IG_KERN_TO_F16,
+     NULL,
+     IG_TIER_L3,
+     SIMD_NEEDS,
+     SIMD_SPEED,
+     KERN_NAME("to_f16"),
+     "equals scalar",
      {.to_f16 = to_f16}},
-    {IG_KERN_EXP, NULL, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED, KERN_NAME("exp"), "equals scalar", {.exp = exp_row}},
+    {IG_KERN_EXP,
+     NULL,
+     IG_TIER_L3,
+     SIMD_NEEDS,
+     SIMD_SPEED,
+     KERN_NAME("exp"),
+     "equals scalar",
+     {.exp = exp_row}},
 };
 KERN_EXPORT(loop_row, kerns);

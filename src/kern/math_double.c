@@ -19,7 +19,8 @@ double ig_math_exp(double x) {
     if (x > 709.0) return (double)INFINITY;
     if (x < -708.0) return 0.0;
     double n = nearest(x * 0x1.71547652b82fep0); /* 1 / ln 2 */
-    double r = (x - n * 0x1.62e42fee00000p-1) - n * 0x1.a39ef35793c76p-33; /* ln 2 cut after 32 bits: n * high is exact */
+    double r = (x - n * 0x1.62e42fee00000p-1) -
+               n * 0x1.a39ef35793c76p-33; /* ln 2 cut after 32 bits: n * high is exact */
     double p = 1.0;
     for (int k = 17; k >= 1; k--) p = 1.0 + p * r / (double)k; /* Taylor, |r| < 0.35 */
     uint64_t bits = (uint64_t)((int64_t)n + 1023) << 52;

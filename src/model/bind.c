@@ -40,7 +40,8 @@ static int dim_of(const ig_model_config *c, ig_dim d) {
     }
 }
 
-static ig_status find(const ig_gguf_tensor **out, binding *b, const ig_weight_spec *row, const char *name, ig_err *err) {
+static ig_status find(const ig_gguf_tensor **out, binding *b, const ig_weight_spec *row, const char *name,
+                      ig_err *err) {
     const ig_model_config *c = &b->m->config;
     const char *path = ig_gguf_path(b->g);
     const ig_gguf_tensor *t = ig_gguf_find(b->g, name);
@@ -50,9 +51,10 @@ static ig_status find(const ig_gguf_tensor **out, binding *b, const ig_weight_sp
     }
     uint64_t cols = (uint64_t)dim_of(c, row->cols), rows = row->vector ? 1 : (uint64_t)dim_of(c, row->rows);
     if (t->dim[0] != cols || t->dim[1] != rows || t->dim[2] != 1 || t->dim[3] != 1)
-        return ig_fail(err, IG_EFORMAT, "%s: tensor %s is [%llu, %llu, %llu, %llu], expected [%llu, %llu]", path, name,
-                       (unsigned long long)t->dim[0], (unsigned long long)t->dim[1], (unsigned long long)t->dim[2],
-                       (unsigned long long)t->dim[3], (unsigned long long)cols, (unsigned long long)rows);
+        return ig_fail(err, IG_EFORMAT, "%s: tensor %s is [%llu, %llu, %llu, %llu], expected [%llu, %llu]",
+                       path, name, (unsigned long long)t->dim[0], (unsigned long long)t->dim[1],
+                       (unsigned long long)t->dim[2], (unsigned long long)t->dim[3], (unsigned long long)cols,
+                       (unsigned long long)rows);
     b->used[t - ig_gguf_tensor_at(b->g, 0)] = true;
     b->m->n_params += cols * rows;
     *out = t;
@@ -63,8 +65,10 @@ static ig_status format_of(const ig_fmt **out, const binding *b, const ig_gguf_t
     const ig_fmt *f = ig_fmt_of_gguf(t->type);
     const ig_gguf_type *type = ig_gguf_type_of(t->type);
     if (!f)
-        return ig_fail(err, IG_EFORMAT, "%s: tensor %.*s has block type %s, which is not supported (supported: F32, F16, "
-                       "BF16, Q4_0, Q4_1, Q8_0)", ig_gguf_path(b->g), (int)t->name.n, t->name.p, type ? type->name : "?");
+        return ig_fail(err, IG_EFORMAT,
+                       "%s: tensor %.*s has block type %s, which is not supported (supported: F32, F16, "
+                       "BF16, Q4_0, Q4_1, Q8_0)",
+                       ig_gguf_path(b->g), (int)t->name.n, t->name.p, type ? type->name : "?");
     *out = f;
     return IG_OK;
 }
@@ -74,8 +78,8 @@ static ig_status bind_vector(const float **out, binding *b, const ig_gguf_tensor
     ig_status st = format_of(&f, b, t, err);
     if (st != IG_OK) return st;
     if (f->act != IG_ACT_F32)
-        return ig_fail(err, IG_EFORMAT, "%s: tensor %.*s is a vector in %s; F32, F16 or BF16 expected", ig_gguf_path(b->g),
-                       (int)t->name.n, t->name.p, f->name);
+        return ig_fail(err, IG_EFORMAT, "%s: tensor %.*s is a vector in %s; F32, F16 or BF16 expected",
+                       ig_gguf_path(b->g), (int)t->name.n, t->name.p, f->name);
     uint8_t *row = malloc((size_t)t->n_bytes);
     if (!row) return ig_fail(err, IG_ELIMIT, "no memory for %llu bytes", (unsigned long long)t->n_bytes);
     st = ig_gguf_read(b->g, t, 0, row, (size_t)t->n_bytes, err);
@@ -89,12 +93,17 @@ static ig_status bind_vector(const float **out, binding *b, const ig_gguf_tensor
     return st;
 }
 
-static ig_status bind_matrix(ig_weight *w, binding *b, const ig_weight_spec *row, const ig_gguf_tensor *t, ig_err *err) {
+static ig_status bind_matrix(ig_weight *w, binding *b, const ig_weight_spec *row, const ig_gguf_tensor *t,
+                             ig_err *err) {
     const ig_model_config *c = &b->m->config;
     const ig_fmt *f;
     ig_status st = format_of(&f, b, t, err);
     if (st != IG_OK) return st;
-    *w = (ig_weight){.name = row->name, .fmt = f, .n_rows = (int)t->dim[1], .n_cols = (int)t->dim[0], .order = row->order,
+    *w = (ig_weight){.name = row->name,
+                     .fmt = f,
+                     .n_rows = (int)t->dim[1],
+                     .n_cols = (int)t->dim[0],
+                     .order = row->order,
                      .head_dim = c->head_dim};
     w->panel_bytes = ig_fmt_panel_bytes(f, w->n_cols);
     w->kern = ig_kern_pick(IG_KERN_LINEAR, f, b->m->tier_max, b->m->cpu);
@@ -108,7 +117,8 @@ static ig_status bind_matrix(ig_weight *w, binding *b, const ig_weight_spec *row
     size_t step_bytes = ig_fmt_row_bytes(f, w->n_cols) * IG_PANEL_ROWS * (size_t)step;
     s->unit_panels = step * (int)(1 + (step_bytes < UNIT_BYTES ? UNIT_BYTES / step_bytes : 0));
     s->n_units = (ig_weight_n_panels(w) + s->unit_panels - 1) / s->unit_panels;
-    b->m->panels_bytes += (w->panel_bytes * (size_t)ig_weight_n_panels(w) + IG_ALIGN_BYTES - 1) / IG_ALIGN_BYTES * IG_ALIGN_BYTES;
+    b->m->panels_bytes += (w->panel_bytes * (size_t)ig_weight_n_panels(w) + IG_ALIGN_BYTES - 1) /
+                          IG_ALIGN_BYTES * IG_ALIGN_BYTES;
     return IG_OK;
 }
 
@@ -116,12 +126,15 @@ static ig_status bind_rows(ig_layer *l, binding *b, const ig_weight_spec *rows, 
     for (; rows->name; rows++) {
         char name[NAME_BYTES];
         const char *mark = strstr(rows->name, "%d");
-        if (mark) snprintf(name, sizeof name, "%.*s%d%s", (int)(mark - rows->name), rows->name, layer, mark + 2);
-        else snprintf(name, sizeof name, "%s", rows->name);
+        if (mark)
+            snprintf(name, sizeof name, "%.*s%d%s", (int)(mark - rows->name), rows->name, layer, mark + 2);
+        else
+            snprintf(name, sizeof name, "%s", rows->name);
         const ig_gguf_tensor *t = NULL;
         ig_status st = find(&t, b, rows, name, err);
         if (st == IG_OK && t)
-            st = rows->vector ? bind_vector(&l->v[rows->slot], b, t, err) : bind_matrix(&l->w[rows->slot], b, rows, t, err);
+            st = rows->vector ? bind_vector(&l->v[rows->slot], b, t, err)
+                              : bind_matrix(&l->w[rows->slot], b, rows, t, err);
         if (st != IG_OK) return st;
     }
     return IG_OK;
@@ -135,11 +148,12 @@ static ig_status refuse_leftovers(const binding *b, ig_err *err) {
         if (b->used[i]) continue;
         const ig_gguf_tensor *t = ig_gguf_tensor_at(b->g, i);
         if (count++ < LEFTOVERS_SHOWN && n + t->name.n + 3 < sizeof names)
-            n += (size_t)snprintf(names + n, sizeof names - n, "%s%.*s", n ? ", " : "", (int)t->name.n, t->name.p);
+            n += (size_t)snprintf(names + n, sizeof names - n, "%s%.*s", n ? ", " : "", (int)t->name.n,
+                                  t->name.p);
     }
     if (count == 0) return IG_OK;
-    return ig_fail(err, IG_EFORMAT, "%s: %d tensors are not part of the %s family: %s", ig_gguf_path(b->g), count,
-                   b->m->family->name, names);
+    return ig_fail(err, IG_EFORMAT, "%s: %d tensors are not part of the %s family: %s", ig_gguf_path(b->g),
+                   count, b->m->family->name, names);
 }
 
 /* ---- repacking ---------------------------------------------------------------------------------------- */
@@ -213,7 +227,8 @@ static ig_status pack_all(binding *b, const ig_model_options *o, ig_err *err) {
     if (ok) ig_pool_run(o->pool, pack_part, &p, n_units, 1);
     for (int i = 0; p.buffer && i < n_threads; i++) free(p.buffer[i]);
     free(p.buffer);
-    if (!ok) return ig_fail(err, IG_ELIMIT, "no memory for %d load buffers of %zu bytes", n_threads, buffer_bytes);
+    if (!ok)
+        return ig_fail(err, IG_ELIMIT, "no memory for %d load buffers of %zu bytes", n_threads, buffer_bytes);
     if (p.st != IG_OK && err) *err = p.err;
     return p.st;
 }
@@ -228,7 +243,8 @@ ig_status ig_model_bind(ig_model *m, const ig_gguf *g, const ig_model_options *o
     ig_status st = IG_OK;
     b.src = calloc((size_t)b.src_max, sizeof *b.src);
     b.used = calloc((size_t)ig_gguf_n_tensors(g) + 1, sizeof *b.used);
-    m->vectors = b.floats = calloc((size_t)c->width, (size_t)(c->n_layers + 1) * IG_LAYER_VECTORS_MAX * sizeof(float));
+    m->vectors = b.floats =
+        calloc((size_t)c->width, (size_t)(c->n_layers + 1) * IG_LAYER_VECTORS_MAX * sizeof(float));
     if (!b.src || !b.used || !b.floats) {
         st = ig_fail(err, IG_ELIMIT, "no memory to bind %d layers", c->n_layers);
         goto out;
@@ -238,8 +254,9 @@ ig_status ig_model_bind(ig_model *m, const ig_gguf *g, const ig_model_options *o
         if ((st = bind_rows(&m->layers[i], &b, m->family->layer_rows, i, err)) != IG_OK) goto out;
     if ((st = refuse_leftovers(&b, err)) != IG_OK) goto out;
     if (o->memory_budget_bytes && m->panels_bytes > o->memory_budget_bytes) {
-        st = ig_fail(err, IG_ELIMIT, "%s: the weights need %zu MiB of memory, %llu MiB may be used", ig_gguf_path(g),
-                     m->panels_bytes >> 20, (unsigned long long)(o->memory_budget_bytes >> 20));
+        st = ig_fail(err, IG_ELIMIT, "%s: the weights need %zu MiB of memory, %llu MiB may be used",
+                     ig_gguf_path(g), m->panels_bytes >> 20,
+                     (unsigned long long)(o->memory_budget_bytes >> 20));
         goto out;
     }
     void *pages;

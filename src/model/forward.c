@@ -16,7 +16,8 @@ void ig_model_run(const ig_model *m, ig_run *r, const ig_rows *rows, float *logi
     }
     if (rows->n_want == 0) return;
     const ig_weight *head = &m->top.w[IG_TOP_HEAD];
-    ig_tensor *x = op_norm(r, h, m->top.v[IG_TOP_NORM], c->norm_eps, (int)head->fmt->act, rows->want, rows->n_want);
+    ig_tensor *x =
+        op_norm(r, h, m->top.v[IG_TOP_NORM], c->norm_eps, (int)head->fmt->act, rows->want, rows->n_want);
     op_head(r, head, x, logits, (size_t)c->n_vocab);
 }
 

@@ -5,8 +5,8 @@
 #include "model/model.h"
 
 enum {
-    IG_LAYER_WEIGHTS_MAX = 8,  /* matrices of a layer */
-    IG_LAYER_VECTORS_MAX = 4,  /* norm weights of a layer */
+    IG_LAYER_WEIGHTS_MAX = 8, /* matrices of a layer */
+    IG_LAYER_VECTORS_MAX = 4, /* norm weights of a layer */
     IG_LAYERS_MAX = 1024
 };
 
@@ -20,12 +20,12 @@ typedef enum ig_dim { IG_DIM_NONE, IG_DIM_WIDTH, IG_DIM_FFN, IG_DIM_Q, IG_DIM_KV
 
 /* One row of a family's weight table. */
 typedef struct ig_weight_spec {
-    const char *name;      /* "blk.%d.attn_q.weight": %d is the layer; without it: once in the model */
-    bool vector;           /* slot of ig_layer.v, else of ig_layer.w */
+    const char *name; /* "blk.%d.attn_q.weight": %d is the layer; without it: once in the model */
+    bool vector;      /* slot of ig_layer.v, else of ig_layer.w */
     int slot;
-    ig_dim rows, cols;     /* rows is NONE for a vector */
+    ig_dim rows, cols; /* rows is NONE for a vector */
     ig_row_order order;
-    bool interleaved;      /* rows of the file hold rope pairs side by side: 2i and 2i + 1 of a head */
+    bool interleaved; /* rows of the file hold rope pairs side by side: 2i and 2i + 1 of a head */
     bool optional;
 } ig_weight_spec;
 
@@ -34,9 +34,9 @@ enum { IG_TOP_EMBED, IG_TOP_HEAD, IG_TOP_NORM = 0 };
 
 struct ig_family {
     const char *name;
-    const char *const *gguf;           /* values of general.architecture, NULL-ended */
+    const char *const *gguf; /* values of general.architecture, NULL-ended */
     ig_status (*config)(ig_model_config *out, const ig_gguf *g, ig_err *err);
-    const ig_weight_spec *layer_rows;   /* ended by a NULL name */
+    const ig_weight_spec *layer_rows; /* ended by a NULL name */
     const ig_weight_spec *top_rows;
     /* The paper in op calls: h [T][width] through one layer. */
     ig_tensor *(*layer)(ig_run *r, const ig_model_config *c, const ig_layer *l, const ig_rope *rope,
@@ -47,13 +47,13 @@ struct ig_model {
     const ig_family *family;
     ig_model_config config;
     ig_layer *layers;
-    ig_layer top;                      /* IG_TOP_... */
-    double *inv_freq;                  /* [head_dim / 2] */
+    ig_layer top;     /* IG_TOP_... */
+    double *inv_freq; /* [head_dim / 2] */
     ig_kern_table kern;
     ig_tier tier_max;
     uint32_t cpu;
     ig_pool *pool;
-    uint8_t *panels;                   /* all matrices, one mapping */
+    uint8_t *panels; /* all matrices, one mapping */
     size_t panels_bytes;
     float *vectors;
     uint64_t n_params, decode_bytes;
@@ -69,7 +69,7 @@ ig_status ig_model_bind(ig_model *m, const ig_gguf *g, const ig_model_options *o
 void ig_model_run(const ig_model *m, ig_run *r, const ig_rows *rows, float *logits);
 
 /* Metadata "<arch>.<key>" as a number in [low, high]; absent: `or_else` when it is not negative. */
-ig_status ig_config_int(int *out, const ig_gguf *g, const char *arch, const char *key, int low, int high, int or_else,
-                        ig_err *err);
+ig_status ig_config_int(int *out, const ig_gguf *g, const char *arch, const char *key, int low, int high,
+                        int or_else, ig_err *err);
 
 #endif

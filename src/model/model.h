@@ -19,7 +19,7 @@ typedef struct ig_family ig_family;
 
 typedef struct ig_model_config {
     int n_layers, n_heads, n_kv_heads, head_dim, width, ffn_width, n_vocab;
-    int n_ctx_train;   /* tokens the model was made for */
+    int n_ctx_train; /* tokens the model was made for */
     float norm_eps;
     double rope_base;
     bool tied_head;
@@ -39,10 +39,10 @@ typedef struct ig_model_options {
 ig_status ig_model_open(ig_model **out, const ig_gguf *g, const ig_model_options *o, ig_err *err);
 void ig_model_close(ig_model *m);
 const ig_model_config *ig_model_config_of(const ig_model *m);
-const char *ig_model_family(const ig_model *m);      /* "llama" */
+const char *ig_model_family(const ig_model *m); /* "llama" */
 ig_kv_shape ig_model_kv_shape(const ig_model *m);
-uint64_t ig_model_weights_bytes(const ig_model *m);  /* repacked, in memory */
-uint64_t ig_model_decode_bytes(const ig_model *m);   /* weight bytes read for one decoded token */
+uint64_t ig_model_weights_bytes(const ig_model *m); /* repacked, in memory */
+uint64_t ig_model_decode_bytes(const ig_model *m);  /* weight bytes read for one decoded token */
 uint64_t ig_model_n_params(const ig_model *m);
 ig_pool *ig_model_pool(const ig_model *m);
 const ig_kern_table *ig_model_kernels(const ig_model *m);
@@ -61,8 +61,8 @@ void ig_model_trace(const ig_model *m, void (*trace)(void *ud, const char *op, c
 /* What the file holds, without loading it: for `show`. */
 typedef struct ig_model_info {
     ig_slice architecture, name;
-    const ig_family *family;     /* NULL: not one of ours */
-    ig_model_config config;      /* when family is set */
+    const ig_family *family; /* NULL: not one of ours */
+    ig_model_config config;  /* when family is set */
     uint64_t n_params, file_bytes;
 } ig_model_info;
 ig_status ig_model_inspect(ig_model_info *out, const ig_gguf *g, ig_err *err);

@@ -13,9 +13,21 @@
 /* ---- a GGUF writer for tests -------------------------------------------------------------------------- */
 
 enum { TENSORS_MAX = 64 };
-typedef struct shape { int layers, width, ffn, heads, kv_heads, dim, vocab; bool untied; const char *fmt; } shape;
-typedef struct file { char path[64]; FILE *f; uint32_t seed; } file;
-typedef struct tensor { char name[64]; uint32_t type; int cols, rows; } tensor;
+typedef struct shape {
+    int layers, width, ffn, heads, kv_heads, dim, vocab;
+    bool untied;
+    const char *fmt;
+} shape;
+typedef struct file {
+    char path[64];
+    FILE *f;
+    uint32_t seed;
+} file;
+typedef struct tensor {
+    char name[64];
+    uint32_t type;
+    int cols, rows;
+} tensor;
 
 static const shape small = {2, 96, 160, 6, 2, 32, 80, false, "q4_1"};
 
@@ -24,17 +36,32 @@ static float gauss(uint32_t *s) {
     for (int i = 0; i < 6; i++) *s = *s * 1664525u + 1013904223u, x += (float)(*s >> 8) / 16777216.0f - 0.5f;
     return x * 1.4f;
 }
-static void put(FILE *f, const void *p, size_t n) { fwrite(p, 1, n, f); }
-static void put_u32(FILE *f, uint32_t v) { put(f, &v, 4); }
-static void put_u64(FILE *f, uint64_t v) { put(f, &v, 8); }
-static void put_str(FILE *f, const char *s) { put_u64(f, strlen(s)), put(f, s, strlen(s)); }
-static void kv_u32(FILE *f, const char *k, uint32_t v) { put_str(f, k), put_u32(f, 4), put_u32(f, v); }
-static void kv_f32(FILE *f, const char *k, float v) { put_str(f, k), put_u32(f, 6), put(f, &v, 4); }
-static void kv_str(FILE *f, const char *k, const char *v) { put_str(f, k), put_u32(f, 8), put_str(f, v); }
+static void put(FILE *f, const void *p, size_t n) {
+    fwrite(p, 1, n, f);
+}
+static void put_u32(FILE *f, uint32_t v) {
+    put(f, &v, 4);
+}
+static void put_u64(FILE *f, uint64_t v) {
+    put(f, &v, 8);
+}
+static void put_str(FILE *f, const char *s) {
+    put_u64(f, strlen(s)), put(f, s, strlen(s));
+}
+static void kv_u32(FILE *f, const char *k, uint32_t v) {
+    put_str(f, k), put_u32(f, 4), put_u32(f, v);
+}
+static void kv_f32(FILE *f, const char *k, float v) {
+    put_str(f, k), put_u32(f, 6), put(f, &v, 4);
+}
+static void kv_str(FILE *f, const char *k, const char *v) {
+    put_str(f, k), put_u32(f, 8), put_str(f, v);
+}
 
 static const ig_fmt *fmt_named(const char *name) {
     const ig_fmt *f;
-    for (int i = 0; (f = ig_fmt_at(i)) != NULL; i++) if (strcmp(f->name, name) == 0) return f;
+    for (int i = 0; (f = ig_fmt_at(i)) != NULL; i++)
+        if (strcmp(f->name, name) == 0) return f;
     return NULL;
 }
 /* One row of random weights in a format's file layout. */
@@ -42,33 +69,49 @@ static void put_row(file *w, const ig_fmt *f, int n_cols, float scale) {
     for (int g = 0; g < n_cols / f->group; g++) {
         uint8_t b[64];
         uint16_t d = ig_f32_to_f16(scale / 8.0f), m = ig_f32_to_f16(-scale);
-        for (int i = 0; i < f->group_bytes; i++) w->seed = w->seed * 1664525u + 1013904223u, b[i] = (uint8_t)(w->seed >> 24);
+        for (int i = 0; i < f->group_bytes; i++)
+            w->seed = w->seed * 1664525u + 1013904223u, b[i] = (uint8_t)(w->seed >> 24);
         float x = gauss(&w->seed) * scale;
         uint16_t h = ig_f32_to_f16(x);
-        if (strcmp(f->name, "f32") == 0) memcpy(b, &x, 4);
-        else if (strcmp(f->name, "bf16") == 0) memcpy(b, (char *)&x + 2, 2);
-        else if (strcmp(f->name, "f16") == 0) memcpy(b, &h, 2);
-        else if (strcmp(f->name, "q8_0") == 0) d = ig_f32_to_f16(scale / 70.0f), memcpy(b, &d, 2);
-        else memcpy(b, &d, 2);
+        if (strcmp(f->name, "f32") == 0)
+            memcpy(b, &x, 4);
+        else if (strcmp(f->name, "bf16") == 0)
+            memcpy(b, (char *)&x + 2, 2);
+        else if (strcmp(f->name, "f16") == 0)
+            memcpy(b, &h, 2);
+        else if (strcmp(f->name, "q8_0") == 0)
+            d = ig_f32_to_f16(scale / 70.0f), memcpy(b, &d, 2);
+        else
+            memcpy(b, &d, 2);
         if (strcmp(f->name, "q4_1") == 0) memcpy(b + 2, &m, 2);
         put(w->f, b, (size_t)f->group_bytes);
     }
 }
 
 /* What a test wants wrong: a hook over the tensor list and over one metadata value. */
-typedef struct twist { const char *drop, *add, *key, *arch; uint32_t value; bool wide; uint32_t type_of_first; } twist;
+typedef struct twist {
+    const char *drop, *add, *key, *arch;
+    uint32_t value;
+    bool wide;
+    uint32_t type_of_first;
+} twist;
 
 static file write_model(shape s, twist t) {
     file w = {.seed = 7};
-    snprintf(w.path, sizeof w.path, "%s/ingle-model-XXXXXX", getenv("TMPDIR") && strlen(getenv("TMPDIR")) < 30 ? getenv("TMPDIR") : "/tmp");
+    snprintf(w.path, sizeof w.path, "%s/ingle-model-XXXXXX",
+             getenv("TMPDIR") && strlen(getenv("TMPDIR")) < 30 ? getenv("TMPDIR") : "/tmp");
     int fd = mkstemp(w.path);
     w.f = fdopen(fd, "wb");
     static tensor list[TENSORS_MAX];
     int n = 0;
     const ig_fmt *f = fmt_named(s.fmt);
     uint32_t q = (uint32_t)f->gguf_type;
-#define ADD(type_, cols_, rows_, ...) do { tensor x = {.type = (type_), .cols = (cols_), .rows = (rows_)}; \
-        snprintf(x.name, sizeof x.name, __VA_ARGS__); if (!t.drop || strcmp(t.drop, x.name)) list[n++] = x; } while (0)
+#define ADD(type_, cols_, rows_, ...)                                                                        \
+    do {                                                                                                     \
+        tensor x = {.type = (type_), .cols = (cols_), .rows = (rows_)};                                      \
+        snprintf(x.name, sizeof x.name, __VA_ARGS__);                                                        \
+        if (!t.drop || strcmp(t.drop, x.name)) list[n++] = x;                                                \
+    } while (0)
     ADD(q, s.width, s.vocab, "token_embd.weight");
     ADD(0, s.width, 1, "output_norm.weight");
     if (s.untied) ADD(q, s.width, s.vocab, "output.weight");
@@ -86,16 +129,24 @@ static file write_model(shape s, twist t) {
     if (t.add) ADD(0, s.width, 1, "%s", t.add);
     put(w.f, "GGUF", 4), put_u32(w.f, 3), put_u64(w.f, (uint64_t)n), put_u64(w.f, 10);
     kv_str(w.f, "general.architecture", t.arch ? t.arch : "llama");
-    struct { const char *k; uint32_t v; } keys[] = {{"llama.block_count", (uint32_t)s.layers}, {"llama.context_length", 512},
-        {"llama.embedding_length", (uint32_t)s.width}, {"llama.feed_forward_length", (uint32_t)s.ffn},
-        {"llama.attention.head_count", (uint32_t)s.heads}, {"llama.attention.head_count_kv", (uint32_t)s.kv_heads},
-        {"llama.attention.key_length", (uint32_t)s.dim}, {"llama.attention.value_length", (uint32_t)s.dim}};
+    struct {
+        const char *k;
+        uint32_t v;
+    } keys[] = {{"llama.block_count", (uint32_t)s.layers},
+                {"llama.context_length", 512},
+                {"llama.embedding_length", (uint32_t)s.width},
+                {"llama.feed_forward_length", (uint32_t)s.ffn},
+                {"llama.attention.head_count", (uint32_t)s.heads},
+                {"llama.attention.head_count_kv", (uint32_t)s.kv_heads},
+                {"llama.attention.key_length", (uint32_t)s.dim},
+                {"llama.attention.value_length", (uint32_t)s.dim}};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         kv_u32(w.f, keys[i].k, t.key && strcmp(t.key, keys[i].k) == 0 ? t.value : keys[i].v);
     kv_f32(w.f, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
     uint64_t at = 0;
     for (int i = 0; i < n; i++) {
-        put_str(w.f, list[i].name), put_u32(w.f, list[i].rows > 1 ? 2 : 1), put_u64(w.f, (uint64_t)list[i].cols);
+        put_str(w.f, list[i].name), put_u32(w.f, list[i].rows > 1 ? 2 : 1),
+            put_u64(w.f, (uint64_t)list[i].cols);
         if (list[i].rows > 1) put_u64(w.f, (uint64_t)list[i].rows);
         put_u32(w.f, i == 0 && t.type_of_first ? t.type_of_first : list[i].type), put_u64(w.f, at);
         const ig_fmt *lf = ig_fmt_of_gguf(list[i].type);
@@ -106,8 +157,12 @@ static file write_model(shape s, twist t) {
         const ig_fmt *lf = ig_fmt_of_gguf(list[i].type);
         for (int r = 0; r < list[i].rows; r++)
             if (list[i].type == 0 && list[i].rows == 1)
-                for (int c = 0; c < list[i].cols; c++) { float x = 1.0f + gauss(&w.seed) * 0.1f; put(w.f, &x, 4); }
-            else put_row(&w, lf, list[i].cols, 0.15f);
+                for (int c = 0; c < list[i].cols; c++) {
+                    float x = 1.0f + gauss(&w.seed) * 0.1f;
+                    put(w.f, &x, 4);
+                }
+            else
+                put_row(&w, lf, list[i].cols, 0.15f);
         while (ftell(w.f) % 32) put(w.f, "", 1);
     }
     for (int i = 0; i < 64; i++) put(w.f, "", 1);
@@ -118,7 +173,15 @@ static file write_model(shape s, twist t) {
 /* ---- running one -------------------------------------------------------------------------------------- */
 
 enum { CTX = 256, SEQS = 9 };
-typedef struct rig { ig_gguf *g; ig_pool *pool; ig_model *m; ig_kv_pool *kv; ig_kv_seq *seq[SEQS]; ig_arena arena; int n_vocab; } rig;
+typedef struct rig {
+    ig_gguf *g;
+    ig_pool *pool;
+    ig_model *m;
+    ig_kv_pool *kv;
+    ig_kv_seq *seq[SEQS];
+    ig_arena arena;
+    int n_vocab;
+} rig;
 
 static bool rig_open(rig *r, const char *path, int threads, uint32_t cpu) {
     ig_err err = {0};
@@ -134,10 +197,12 @@ static bool rig_open(rig *r, const char *path, int threads, uint32_t cpu) {
     return true;
 }
 static void rig_close(rig *r) {
-    ig_kv_pool_free(r->kv), ig_model_close(r->m), ig_pool_free(r->pool), ig_gguf_close(r->g), free(r->arena.base);
+    ig_kv_pool_free(r->kv), ig_model_close(r->m), ig_pool_free(r->pool), ig_gguf_close(r->g),
+        free(r->arena.base);
 }
 /* Rows [from, to) of seqs[0..n_seqs) all at once; all logits. */
-static void step(rig *r, const uint32_t *tokens, const int *seqs, int n_seqs, int from, int to, float *logits) {
+static void step(rig *r, const uint32_t *tokens, const int *seqs, int n_seqs, int from, int to,
+                 float *logits) {
     static uint32_t tok[SEQS * CTX];
     static int pos[SEQS * CTX], seq[SEQS * CTX], want[SEQS * CTX];
     int n = 0;
@@ -145,13 +210,23 @@ static void step(rig *r, const uint32_t *tokens, const int *seqs, int n_seqs, in
         CHECK(ig_kv_seq_reserve(r->kv, r->seq[seqs[s]], to));
         for (int p = from; p < to; p++, n++) tok[n] = tokens[p], pos[n] = p, seq[n] = seqs[s], want[n] = n;
     }
-    ig_rows rows = {.n_rows = n, .token = tok, .pos = pos, .seq = seq, .kv_seq = r->seq, .kv = r->kv, .n_ctx = CTX, .want = want, .n_want = n};
+    ig_rows rows = {.n_rows = n,
+                    .token = tok,
+                    .pos = pos,
+                    .seq = seq,
+                    .kv_seq = r->seq,
+                    .kv = r->kv,
+                    .n_ctx = CTX,
+                    .want = want,
+                    .n_want = n};
     ig_err err;
     CHECK_MSG(ig_model_forward(r->m, &r->arena, &rows, logits, &err) == IG_OK, "forward: %s", err.msg);
     CHECK(r->arena.used_bytes == 0);
     for (int s = 0; s < n_seqs; s++) r->seq[seqs[s]]->n_tokens = to;
 }
-static void restart(rig *r, int s) { ig_kv_seq_close(r->kv, r->seq[s]), r->seq[s] = ig_kv_seq_open(r->kv); }
+static void restart(rig *r, int s) {
+    ig_kv_seq_close(r->kv, r->seq[s]), r->seq[s] = ig_kv_seq_open(r->kv);
+}
 
 static void random_tokens(uint32_t *t, int n, int vocab, uint32_t seed) {
     for (int i = 0; i < n; i++) seed = seed * 1664525u + 1013904223u, t[i] = (seed >> 8) % (uint32_t)vocab;
@@ -193,20 +268,27 @@ static double *layer_matrix(const ig_gguf *g, int i, const char *what) {
 /* Logits of the last of n tokens; rope on adjacent pairs, as the file has its rows. */
 static void forward64(const ig_gguf *g, shape s, const uint32_t *tok, int n, double *logits) {
     int W = s.width, D = s.dim, QW = s.heads * D, KW = s.kv_heads * D;
-    double *emb = read_matrix(g, "token_embd.weight"), *head = s.untied ? read_matrix(g, "output.weight") : emb;
+    double *emb = read_matrix(g, "token_embd.weight"),
+           *head = s.untied ? read_matrix(g, "output.weight") : emb;
     double *h = malloc((size_t)(n * W) * 8), *x = malloc((size_t)W * 8), *q = malloc((size_t)(n * QW) * 8);
-    double *k = malloc((size_t)(n * KW) * 8), *v = malloc((size_t)(n * KW) * 8), *o = malloc((size_t)QW * 8), *y = malloc((size_t)W * 8);
+    double *k = malloc((size_t)(n * KW) * 8), *v = malloc((size_t)(n * KW) * 8), *o = malloc((size_t)QW * 8),
+           *y = malloc((size_t)W * 8);
     double *gt = malloc((size_t)s.ffn * 8), *up = malloc((size_t)s.ffn * 8), *e = malloc((size_t)n * 8);
     for (int t = 0; t < n; t++) memcpy(h + t * W, emb + (size_t)tok[t] * (size_t)W, (size_t)W * 8);
     for (int i = 0; i < s.layers; i++) {
-        double *n1 = layer_matrix(g, i, "attn_norm"), *n2 = layer_matrix(g, i, "ffn_norm"), *wq = layer_matrix(g, i, "attn_q"), *wk = layer_matrix(g, i, "attn_k");
-        double *wv = layer_matrix(g, i, "attn_v"), *wo = layer_matrix(g, i, "attn_output"), *wg = layer_matrix(g, i, "ffn_gate"), *wu = layer_matrix(g, i, "ffn_up"), *wd = layer_matrix(g, i, "ffn_down");
+        double *n1 = layer_matrix(g, i, "attn_norm"), *n2 = layer_matrix(g, i, "ffn_norm"),
+               *wq = layer_matrix(g, i, "attn_q"), *wk = layer_matrix(g, i, "attn_k");
+        double *wv = layer_matrix(g, i, "attn_v"), *wo = layer_matrix(g, i, "attn_output"),
+               *wg = layer_matrix(g, i, "ffn_gate"), *wu = layer_matrix(g, i, "ffn_up"),
+               *wd = layer_matrix(g, i, "ffn_down");
         for (int t = 0; t < n; t++) {
             norm64(x, h + t * W, n1, W);
             mat(q + t * QW, wq, x, QW, W), mat(k + t * KW, wk, x, KW, W), mat(v + t * KW, wv, x, KW, W);
             for (int hd = 0; hd < s.heads + s.kv_heads; hd++)
                 for (int j = 0; j < D / 2; j++) {
-                    double *p = (hd < s.heads ? q + t * QW + hd * D : k + t * KW + (hd - s.heads) * D) + 2 * j, a = p[0], b = p[1];
+                    double *p =
+                               (hd < s.heads ? q + t * QW + hd * D : k + t * KW + (hd - s.heads) * D) + 2 * j,
+                           a = p[0], b = p[1];
                     double th = t * pow(10000.0, -2.0 * j / D);
                     p[0] = a * cos(th) - b * sin(th), p[1] = a * sin(th) + b * cos(th);
                 }
@@ -240,13 +322,17 @@ static void forward64(const ig_gguf *g, shape s, const uint32_t *tok, int n, dou
     norm64(x, h + (n - 1) * W, nw, W);
     mat(logits, head, x, s.vocab, W);
     if (head != emb) free(head);
-    free(nw), free(emb), free(h), free(x), free(q), free(k), free(v), free(o), free(y), free(gt), free(up), free(e);
+    free(nw), free(emb), free(h), free(x), free(q), free(k), free(v), free(o), free(y), free(gt), free(up),
+        free(e);
 }
 
 /* ---- tests -------------------------------------------------------------------------------------------- */
 
 TEST(logits_agree_with_a_float64_forward_for_every_format_and_shape) {
-    static const struct { shape s; double bound; } cases[] = {
+    static const struct {
+        shape s;
+        double bound;
+    } cases[] = {
         {{2, 96, 160, 6, 2, 32, 80, false, "f32"}, 4e-3}, {{2, 96, 160, 6, 2, 32, 80, false, "f16"}, 4e-3},
         {{2, 96, 160, 6, 2, 32, 80, true, "bf16"}, 4e-3}, {{2, 96, 160, 6, 2, 32, 80, false, "q4_0"}, 6e-2},
         {{2, 96, 160, 6, 2, 32, 80, true, "q4_1"}, 6e-2}, {{2, 96, 160, 6, 2, 32, 80, false, "q8_0"}, 4e-3},
@@ -268,11 +354,12 @@ TEST(logits_agree_with_a_float64_forward_for_every_format_and_shape) {
             forward64(r.g, s, tok, N, want);
             for (int v = 0; v < s.vocab; v++) {
                 double d = (double)got[(N - 1) * s.vocab + v] - want[v];
-                err2 += d * d, mass += want[v] * want[v], low = fmin(low, want[v]), high = fmax(high, want[v]);
+                err2 += d * d, mass += want[v] * want[v], low = fmin(low, want[v]),
+                                                          high = fmax(high, want[v]);
             }
-            CHECK_MSG(sqrt(err2 / mass) < cases[i].bound, "%s D=%d: relative error %.2e, bound %.0e", s.fmt, s.dim,
-                      sqrt(err2 / mass), cases[i].bound);
-            CHECK(high - low > 0.5); /* logits that are all alike would agree with anything */
+            CHECK_MSG(sqrt(err2 / mass) < cases[i].bound, "%s D=%d: relative error %.2e, bound %.0e", s.fmt,
+                      s.dim, sqrt(err2 / mass), cases[i].bound);
+            CHECK(high - low > 0.5);                 /* logits that are all alike would agree with anything */
             forward64(r.g, s, tok + 1, N - 1, want); /* control: another prompt is far away */
             double off = 0;
             for (int v = 0; v < s.vocab; v++) off += pow((double)got[(N - 1) * s.vocab + v] - want[v], 2);
@@ -303,22 +390,29 @@ TEST(logits_have_the_same_bits_in_any_batch_chunk_thread_count_and_on_any_isa) {
                 if (!rig_open(&r, w.path, threads, scalar ? IG_CPU_NEON : 0)) return;
                 bool first = threads == 1 && !scalar;
                 step(&r, tok, all, 1, 0, N, first ? ref : got);
-                if (!first) CHECK_MSG(memcmp(ref, got, sizeof ref) == 0, "%s, %d threads, scalar %d", fmts[f], threads, scalar);
+                if (!first)
+                    CHECK_MSG(memcmp(ref, got, sizeof ref) == 0, "%s, %d threads, scalar %d", fmts[f],
+                              threads, scalar);
                 static const int chunks[] = {1, 7, 64};
                 for (int c = 0; c < 3; c++) {
                     if (scalar && c != 1) continue;
                     restart(&r, 0);
                     for (int from = 0; from < N; from += chunks[c])
-                        step(&r, tok, all, 1, from, from + chunks[c] < N ? from + chunks[c] : N, got + from * V);
+                        step(&r, tok, all, 1, from, from + chunks[c] < N ? from + chunks[c] : N,
+                             got + from * V);
                     CHECK_MSG(memcmp(ref, got, sizeof ref) == 0, "%s, chunks of %d", fmts[f], chunks[c]);
                 }
                 for (int n = 2; n <= 8 && !scalar; n += n == 2 ? 1 : 5) {
                     for (int i = 0; i < SEQS; i++) restart(&r, i);
                     step(&r, tok, all, n, 0, 60, got);
-                    for (int i = 0; i < n; i++) CHECK_MSG(memcmp(ref, got + i * 60 * V, 60 * V * 4) == 0, "%s, batch of %d", fmts[f], n);
+                    for (int i = 0; i < n; i++)
+                        CHECK_MSG(memcmp(ref, got + i * 60 * V, 60 * V * 4) == 0, "%s, batch of %d", fmts[f],
+                                  n);
                     for (int p = 60; p < 70; p++) { /* decode together */
                         step(&r, tok, all, n, p, p + 1, got);
-                        for (int i = 0; i < n; i++) CHECK_MSG(memcmp(ref + p * V, got + i * V, V * 4) == 0, "%s, batch of %d at %d", fmts[f], n, p);
+                        for (int i = 0; i < n; i++)
+                            CHECK_MSG(memcmp(ref + p * V, got + i * V, V * 4) == 0, "%s, batch of %d at %d",
+                                      fmts[f], n, p);
                     }
                 }
                 restart(&r, 0); /* control: one other token earlier must show in every later row */
@@ -368,7 +462,8 @@ TEST(a_memory_budget_below_the_weights_refuses_and_one_above_loads) {
     ig_model *m = NULL;
     ig_err err;
     if (!CHECK(ig_gguf_open(&g, w.path, &err) == IG_OK)) return;
-    CHECK(ig_model_open(&m, g, &(ig_model_options){.memory_budget_bytes = 1000}, &err) == IG_ELIMIT && m == NULL);
+    CHECK(ig_model_open(&m, g, &(ig_model_options){.memory_budget_bytes = 1000}, &err) == IG_ELIMIT &&
+          m == NULL);
     CHECK(ig_model_open(&m, g, &(ig_model_options){.memory_budget_bytes = 1u << 30}, &err) == IG_OK);
     ig_model_close(m), ig_gguf_close(g), unlink(w.path);
 }
@@ -384,7 +479,15 @@ TEST(the_plan_is_exact_and_every_smaller_arena_ends_in_a_status) {
     random_tokens(tok, N, 80, 9);
     for (int i = 0; i < N; i++) pos[i] = i, want[i] = i;
     CHECK(ig_kv_seq_reserve(r.kv, r.seq[0], N));
-    ig_rows rows = {.n_rows = N, .token = tok, .pos = pos, .seq = seq, .kv_seq = r.seq, .kv = r.kv, .n_ctx = CTX, .want = want, .n_want = N};
+    ig_rows rows = {.n_rows = N,
+                    .token = tok,
+                    .pos = pos,
+                    .seq = seq,
+                    .kv_seq = r.seq,
+                    .kv = r.kv,
+                    .n_ctx = CTX,
+                    .want = want,
+                    .n_want = N};
     size_t need = ig_model_plan(r.m, N, N, CTX);
     CHECK(need <= r.arena.cap_bytes);
     for (size_t cap = 0; cap <= need; cap += 64) {
@@ -410,7 +513,15 @@ TEST(training_mode_notes_every_op_and_keeps_the_same_logits) {
     random_tokens(tok, N, V, 11);
     for (int i = 0; i < N; i++) pos[i] = i, want[i] = i;
     step(&r, tok, &zero, 1, 0, N, plain);
-    ig_rows rows = {.n_rows = N, .token = tok, .pos = pos, .seq = seq, .kv_seq = r.seq, .kv = r.kv, .n_ctx = CTX, .want = want, .n_want = N};
+    ig_rows rows = {.n_rows = N,
+                    .token = tok,
+                    .pos = pos,
+                    .seq = seq,
+                    .kv_seq = r.seq,
+                    .kv = r.kv,
+                    .n_ctx = CTX,
+                    .want = want,
+                    .n_want = N};
     size_t bytes = 64u << 20;
     ig_arena a = {.base = aligned_alloc(64, bytes), .cap_bytes = bytes};
     ig_tape tape = {0};

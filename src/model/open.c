@@ -32,8 +32,8 @@ const char *ig_model_families(void) {
     return text;
 }
 
-ig_status ig_config_int(int *out, const ig_gguf *g, const char *arch, const char *key, int low, int high, int or_else,
-                        ig_err *err) {
+ig_status ig_config_int(int *out, const ig_gguf *g, const char *arch, const char *key, int low, int high,
+                        int or_else, ig_err *err) {
     char full[128];
     snprintf(full, sizeof full, "%s.%s", arch, key);
     uint64_t v = 0;
@@ -46,8 +46,8 @@ ig_status ig_config_int(int *out, const ig_gguf *g, const char *arch, const char
         return st;
     }
     if (v < (uint64_t)low || v > (uint64_t)high)
-        return ig_fail(err, IG_EFORMAT, "%s: %s = %llu is outside %d..%d", ig_gguf_path(g), full, (unsigned long long)v,
-                       low, high);
+        return ig_fail(err, IG_EFORMAT, "%s: %s = %llu is outside %d..%d", ig_gguf_path(g), full,
+                       (unsigned long long)v, low, high);
     *out = (int)v;
     return IG_OK;
 }
@@ -58,14 +58,15 @@ static ig_status read_vocab(ig_model_config *c, const ig_gguf *g, ig_err *err) {
     const char *path = ig_gguf_path(g);
     if (!t) return ig_fail(err, IG_EFORMAT, "%s: tensor token_embd.weight is missing", path);
     if (t->n_dims != 2 || t->dim[1] > (1u << 24))
-        return ig_fail(err, IG_EFORMAT, "%s: token_embd.weight has %d dimensions and %llu rows (2, at most %u)", path,
+        return ig_fail(err, IG_EFORMAT,
+                       "%s: token_embd.weight has %d dimensions and %llu rows (2, at most %u)", path,
                        t->n_dims, (unsigned long long)t->dim[1], 1u << 24);
     ig_gguf_array tokens;
     ig_status st = ig_gguf_get_array(g, "tokenizer.ggml.tokens", &tokens, err);
     if (st != IG_OK && st != IG_ENOTFOUND) return st;
     if (st == IG_OK && tokens.n != t->dim[1])
-        return ig_fail(err, IG_EFORMAT, "%s: %llu tokens in the tokenizer, %llu rows in token_embd.weight", path,
-                       (unsigned long long)tokens.n, (unsigned long long)t->dim[1]);
+        return ig_fail(err, IG_EFORMAT, "%s: %llu tokens in the tokenizer, %llu rows in token_embd.weight",
+                       path, (unsigned long long)tokens.n, (unsigned long long)t->dim[1]);
     c->n_vocab = (int)t->dim[1];
     c->tied_head = ig_gguf_find(g, "output.weight") == NULL;
     return IG_OK;
@@ -74,11 +75,14 @@ static ig_status read_vocab(ig_model_config *c, const ig_gguf *g, ig_err *err) {
 static ig_status read_config(const ig_family **family, ig_model_config *c, const ig_gguf *g, ig_err *err) {
     ig_slice arch;
     ig_status st = ig_gguf_get_string(g, "general.architecture", &arch, err);
-    if (st != IG_OK) return st == IG_ENOTFOUND ? ig_fail(err, IG_EFORMAT, "%s: general.architecture is missing", ig_gguf_path(g)) : st;
+    if (st != IG_OK)
+        return st == IG_ENOTFOUND
+                   ? ig_fail(err, IG_EFORMAT, "%s: general.architecture is missing", ig_gguf_path(g))
+                   : st;
     const ig_family *f = ig_family_of_gguf(arch);
     if (!f)
-        return ig_fail(err, IG_EFORMAT, "%s: architecture \"%.*s\" is not supported (supported: %s)", ig_gguf_path(g),
-                       (int)(arch.n < 60 ? arch.n : 60), arch.p, ig_model_families());
+        return ig_fail(err, IG_EFORMAT, "%s: architecture \"%.*s\" is not supported (supported: %s)",
+                       ig_gguf_path(g), (int)(arch.n < 60 ? arch.n : 60), arch.p, ig_model_families());
     if ((st = f->config(c, g, err)) != IG_OK) return st;
     if ((st = read_vocab(c, g, err)) != IG_OK) return st;
     *family = f;
@@ -138,13 +142,27 @@ void ig_model_close(ig_model *m) {
     free(m);
 }
 
-const ig_model_config *ig_model_config_of(const ig_model *m) { return &m->config; }
-const char *ig_model_family(const ig_model *m) { return m->family->name; }
+const ig_model_config *ig_model_config_of(const ig_model *m) {
+    return &m->config;
+}
+const char *ig_model_family(const ig_model *m) {
+    return m->family->name;
+}
 ig_kv_shape ig_model_kv_shape(const ig_model *m) {
     return (ig_kv_shape){m->config.n_layers, m->config.n_kv_heads, m->config.head_dim};
 }
-uint64_t ig_model_weights_bytes(const ig_model *m) { return m->panels_bytes; }
-uint64_t ig_model_decode_bytes(const ig_model *m) { return m->decode_bytes; }
-uint64_t ig_model_n_params(const ig_model *m) { return m->n_params; }
-ig_pool *ig_model_pool(const ig_model *m) { return m->pool; }
-const ig_kern_table *ig_model_kernels(const ig_model *m) { return &m->kern; }
+uint64_t ig_model_weights_bytes(const ig_model *m) {
+    return m->panels_bytes;
+}
+uint64_t ig_model_decode_bytes(const ig_model *m) {
+    return m->decode_bytes;
+}
+uint64_t ig_model_n_params(const ig_model *m) {
+    return m->n_params;
+}
+ig_pool *ig_model_pool(const ig_model *m) {
+    return m->pool;
+}
+const ig_kern_table *ig_model_kernels(const ig_model *m) {
+    return &m->kern;
+}

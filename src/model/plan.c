@@ -6,12 +6,19 @@
 
 enum { TENSORS_PER_LAYER = 32 };
 
-static size_t plan(const ig_model *m, ig_rows rows, void (*trace)(void *ud, const char *op, const ig_kern *k), void *ud) {
+static size_t plan(const ig_model *m, ig_rows rows, void (*trace)(void *ud, const char *op, const ig_kern *k),
+                   void *ud) {
     ig_arena counting = {.counting = true, .cap_bytes = SIZE_MAX};
-    ig_arena shapes = {.cap_bytes = (size_t)(m->config.n_layers + 2) * TENSORS_PER_LAYER * 2 * IG_ALIGN_BYTES};
+    ig_arena shapes = {.cap_bytes =
+                           (size_t)(m->config.n_layers + 2) * TENSORS_PER_LAYER * 2 * IG_ALIGN_BYTES};
     shapes.base = malloc(shapes.cap_bytes);
     ig_assert(shapes.base != NULL); /* some KiB, before anything runs */
-    ig_run r = {.arena = &counting, .shapes = &shapes, .pool = m->pool, .kern = &m->kern, .trace = trace, .trace_ud = ud};
+    ig_run r = {.arena = &counting,
+                .shapes = &shapes,
+                .pool = m->pool,
+                .kern = &m->kern,
+                .trace = trace,
+                .trace_ud = ud};
     ig_model_run(m, &r, &rows, NULL);
     free(shapes.base);
     ig_assert(r.status == IG_OK);

@@ -58,8 +58,8 @@ static void qkv_unit(const void *arg, int u, int row, int m, float *tile) {
     }
 }
 
-ig_tensor *op_qkv(ig_run *r, const ig_weight *wq, const ig_weight *wk, const ig_weight *wv, const ig_tensor *x,
-                  const ig_rope *rope, float scale, const ig_rows *rows, int layer) {
+ig_tensor *op_qkv(ig_run *r, const ig_weight *wq, const ig_weight *wk, const ig_weight *wv,
+                  const ig_tensor *x, const ig_rope *rope, float scale, const ig_rows *rows, int layer) {
     if (op_stopped(r)) return NULL;
     ig_assert(wq->n_cols == x->n_cols && wk->n_cols == x->n_cols && wv->n_cols == x->n_cols);
     ig_assert(wq->order == IG_ROWS_ROPE && wk->order == IG_ROWS_ROPE && wv->order == IG_ROWS_PLAIN);
@@ -67,7 +67,8 @@ ig_tensor *op_qkv(ig_run *r, const ig_weight *wq, const ig_weight *wk, const ig_
     op_trace(r, "kv append", r->kern->op[IG_KERN_TO_F16]);
     ig_tensor *q = op_tensor(r, x->n_rows, wq->n_rows, IG_ACT_F32);
     if (op_stopped(r)) return NULL;
-    qkv_job job = {r, wq, wk, wv, x, rope, rows, q->f, scale, layer, ig_weight_n_panels(wq), ig_weight_n_panels(wk)};
+    qkv_job job = {
+        r, wq, wk, wv, x, rope, rows, q->f, scale, layer, ig_weight_n_panels(wq), ig_weight_n_panels(wk)};
     op_run_units(r, qkv_unit, &job, job.n_q + job.n_k + ig_weight_n_panels(wv), x->n_rows, 1);
     op_note(r, (ig_node){.op = "qkv", .y = q, .a = x, .w = {wq, wk, wv}});
     return q;
@@ -107,7 +108,8 @@ static void attention_part(void *arg, int lo, int hi, int thread) {
     const int n_d = j->head_dim, group = j->n_heads / j->n_kv_heads;
     const size_t d_bytes = (size_t)n_d * sizeof(float), rows_bytes = round64((size_t)j->n_q_max * d_bytes);
     uint8_t *s = j->scratch + (size_t)thread * j->scratch_bytes;
-    float *q = (float *)(void *)s, *out = (float *)(void *)(s + rows_bytes), *work = (float *)(void *)(s + 2 * rows_bytes);
+    float *q = (float *)(void *)s, *out = (float *)(void *)(s + rows_bytes),
+          *work = (float *)(void *)(s + 2 * rows_bytes);
     s += 2 * rows_bytes + round64(ig_attention_scratch_floats(j->n_q_max, n_d) * sizeof(float));
     const uint16_t **block = (const uint16_t **)(void *)s;
     int *pos = (int *)(void *)(s + round64((size_t)j->n_blocks_max * sizeof *block));
@@ -127,7 +129,8 @@ static void attention_part(void *arg, int lo, int hi, int thread) {
         ig_attention_args a = {out, q, pos, n_q, n_d, block, work};
         j->r->kern->op[IG_KERN_ATTENTION]->fn.attention(&a);
         for (int i = 0; i < n_q; i++)
-            op_store_row(j->r, j->y, tile.row + i / group, (head * group + i % group) * n_d, out + i * n_d, n_d);
+            op_store_row(j->r, j->y, tile.row + i / group, (head * group + i % group) * n_d, out + i * n_d,
+                         n_d);
     }
 }
 
@@ -136,17 +139,20 @@ static int cut_tiles(tile_rows *tile, const ig_rows *rows, int most) {
     int n = 0;
     for (int t = 0; t < rows->n_rows; t++) {
         bool joins = t > 0 && rows->seq[t] == rows->seq[t - 1] && tile[n - 1].n < most;
-        if (joins) tile[n - 1].n++;
-        else tile[n++] = (tile_rows){t, 1};
+        if (joins)
+            tile[n - 1].n++;
+        else
+            tile[n++] = (tile_rows){t, 1};
     }
     return n;
 }
 
-ig_tensor *op_attention(ig_run *r, const ig_tensor *q, const ig_rows *rows, int layer, int n_heads, int n_kv_heads,
-                        int head_dim, int need) {
+ig_tensor *op_attention(ig_run *r, const ig_tensor *q, const ig_rows *rows, int layer, int n_heads,
+                        int n_kv_heads, int head_dim, int need) {
     if (op_stopped(r)) return NULL;
     const int group = n_heads / n_kv_heads;
-    ig_assert(q->n_cols == n_heads * head_dim && group * n_kv_heads == n_heads && group <= IG_ATTENTION_QUERIES_MAX);
+    ig_assert(q->n_cols == n_heads * head_dim && group * n_kv_heads == n_heads &&
+              group <= IG_ATTENTION_QUERIES_MAX);
     op_trace(r, "attention", r->kern->op[IG_KERN_ATTENTION]);
     /* heads that are not whole activation blocks: quantise the finished rows instead */
     const bool whole = head_dim % IG_ACT_BLOCK == 0;
@@ -154,8 +160,14 @@ ig_tensor *op_attention(ig_run *r, const ig_tensor *q, const ig_rows *rows, int 
     size_t mark = ig_arena_mark(r->arena);
     int most = IG_ATTENTION_QUERIES_MAX / group;
     if (most > ATTENTION_TILE_ROWS) most = ATTENTION_TILE_ROWS;
-    attention_job job = {.r = r, .q = q, .rows = rows, .layer = layer, .n_heads = n_heads, .n_kv_heads = n_kv_heads,
-                         .head_dim = head_dim, .n_q_max = most * group,
+    attention_job job = {.r = r,
+                         .q = q,
+                         .rows = rows,
+                         .layer = layer,
+                         .n_heads = n_heads,
+                         .n_kv_heads = n_kv_heads,
+                         .head_dim = head_dim,
+                         .n_q_max = most * group,
                          .n_blocks_max = (rows->n_ctx + IG_KV_BLOCK_TOKENS - 1) / IG_KV_BLOCK_TOKENS};
     job.scratch_bytes = attention_scratch(job.n_q_max, head_dim, job.n_blocks_max);
     tile_rows *tile = op_take(r, (size_t)rows->n_rows * sizeof *tile);
@@ -166,7 +178,8 @@ ig_tensor *op_attention(ig_run *r, const ig_tensor *q, const ig_rows *rows, int 
         job.y = whole ? y : &f32_only;
         job.tile = tile, job.n_tiles = cut_tiles(tile, rows, most);
         ig_pool_run(r->pool, attention_part, &job, job.n_tiles * n_kv_heads, 1);
-        for (int t = 0; t < y->n_rows && !whole; t++) op_quant_row(r, y, t, 0, y->f + (size_t)t * (size_t)y->n_cols, y->n_cols);
+        for (int t = 0; t < y->n_rows && !whole; t++)
+            op_quant_row(r, y, t, 0, y->f + (size_t)t * (size_t)y->n_cols, y->n_cols);
     }
     ig_arena_rewind(r->arena, mark);
     op_note(r, (ig_node){.op = "attention", .y = y, .a = q});

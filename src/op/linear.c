@@ -43,7 +43,8 @@ ig_tensor *op_linear_add(ig_run *r, const ig_weight *w, const ig_tensor *x, ig_t
     check_input(w, x);
     ig_assert(h->n_cols == w->n_rows && h->n_rows == x->n_rows);
     op_trace(r, "linear+add", w->kern);
-    ig_tensor *y = r->tape ? op_tensor(r, h->n_rows, h->n_cols, IG_ACT_F32) : h; /* training keeps the old h */
+    ig_tensor *y =
+        r->tape ? op_tensor(r, h->n_rows, h->n_cols, IG_ACT_F32) : h; /* training keeps the old h */
     if (op_stopped(r)) return NULL;
     linear_job job = {.r = r, .w = w, .x = x, .add = h->f, .out = y->f, .stride = (size_t)h->n_cols};
     op_run_units(r, add_unit, &job, ig_weight_n_panels(w), x->n_rows, 1);

@@ -23,7 +23,8 @@ static void norm_part(void *arg, int lo, int hi, int thread) {
     }
 }
 
-ig_tensor *op_norm(ig_run *r, const ig_tensor *x, const float *w, float eps, int need, const int *pick, int n_pick) {
+ig_tensor *op_norm(ig_run *r, const ig_tensor *x, const float *w, float eps, int need, const int *pick,
+                   int n_pick) {
     if (op_stopped(r)) return NULL;
     op_trace(r, "norm", r->kern->op[IG_KERN_NORM]);
     int n_rows = pick ? n_pick : x->n_rows;

@@ -22,8 +22,8 @@
 /* A matrix [T][n_cols] in one form or several. */
 typedef struct ig_tensor {
     int n_rows, n_cols;
-    float *f;     /* f32 rows, or NULL */
-    ig_act act;   /* act.q, act.q16 are NULL when there is no such form */
+    float *f;   /* f32 rows, or NULL */
+    ig_act act; /* act.q, act.q16 are NULL when there is no such form */
 } ig_tensor;
 
 /* Where a row of the panels comes from, and so where its output goes. */
@@ -38,13 +38,13 @@ typedef enum ig_row_order {
 typedef struct ig_weight {
     const char *name;
     const ig_fmt *fmt;
-    ig_linear_fn *linear;    /* the chosen kernel */
+    ig_linear_fn *linear; /* the chosen kernel */
     const ig_kern *kern, *unpack;
-    const uint8_t *panels;   /* [ceil(n_rows / 16)][panel_bytes], aligned to 64 */
+    const uint8_t *panels; /* [ceil(n_rows / 16)][panel_bytes], aligned to 64 */
     size_t panel_bytes;
     int n_rows, n_cols;
     ig_row_order order;
-    int head_dim;            /* for IG_ROWS_ROPE */
+    int head_dim; /* for IG_ROWS_ROPE */
 } ig_weight;
 
 static inline int ig_weight_n_panels(const ig_weight *w) {
@@ -73,20 +73,20 @@ typedef struct ig_tape {
 /* The ragged batch as attention sees it: rows of one sequence are neighbours with ascending positions. */
 typedef struct ig_rows {
     int n_rows;
-    const uint32_t *token;         /* [n_rows] */
-    const int *pos;                /* [n_rows] */
-    const int *seq;                /* [n_rows], index into kv_seq */
+    const uint32_t *token; /* [n_rows] */
+    const int *pos;        /* [n_rows] */
+    const int *seq;        /* [n_rows], index into kv_seq */
     ig_kv_seq *const *kv_seq;
-    const ig_kv_pool *kv;          /* NULL while planning */
-    int n_ctx;                     /* longest position + 1 that may come (plan: bounds scratch) */
-    const int *want;               /* [n_want] rows whose logits are wanted, ascending */
+    const ig_kv_pool *kv; /* NULL while planning */
+    int n_ctx;            /* longest position + 1 that may come (plan: bounds scratch) */
+    const int *want;      /* [n_want] rows whose logits are wanted, ascending */
     int n_want;
 } ig_rows;
 
 typedef struct ig_run {
     ig_arena *arena;
-    ig_arena *shapes;              /* plan: real memory for the tensors' headers, their values are only counted */
-    ig_pool *pool;                 /* NULL: here */
+    ig_arena *shapes; /* plan: real memory for the tensors' headers, their values are only counted */
+    ig_pool *pool;    /* NULL: here */
     ig_tape *tape;
     void (*trace)(void *ud, const char *op, const ig_kern *k);
     void *trace_ud;
@@ -111,16 +111,17 @@ const ig_rope *op_rope(ig_run *r, const ig_rows *rows, const double *inv_freq, i
 ig_tensor *op_embed(ig_run *r, const ig_weight *table, const ig_rows *rows);
 
 /* RMS norm; the result in the forms `need` (ig_act_kind bits). `pick` (n_pick row numbers) or NULL: all. */
-ig_tensor *op_norm(ig_run *r, const ig_tensor *x, const float *w, float eps, int need, const int *pick, int n_pick);
+ig_tensor *op_norm(ig_run *r, const ig_tensor *x, const float *w, float eps, int need, const int *pick,
+                   int n_pick);
 
 /* q = rope(Wq x) * scale, as a tensor [T][n_heads * D]; k = rope(Wk x) and v = Wv x go into the KV blocks
  * of `layer`. */
-ig_tensor *op_qkv(ig_run *r, const ig_weight *wq, const ig_weight *wk, const ig_weight *wv, const ig_tensor *x,
-                  const ig_rope *rope, float scale, const ig_rows *rows, int layer);
+ig_tensor *op_qkv(ig_run *r, const ig_weight *wq, const ig_weight *wk, const ig_weight *wv,
+                  const ig_tensor *x, const ig_rope *rope, float scale, const ig_rows *rows, int layer);
 
 /* Causal attention over the KV blocks; forms `need`. */
-ig_tensor *op_attention(ig_run *r, const ig_tensor *q, const ig_rows *rows, int layer, int n_heads, int n_kv_heads,
-                        int head_dim, int need);
+ig_tensor *op_attention(ig_run *r, const ig_tensor *q, const ig_rows *rows, int layer, int n_heads,
+                        int n_kv_heads, int head_dim, int need);
 
 /* h += W x, in place. Returns h. */
 ig_tensor *op_linear_add(ig_run *r, const ig_weight *w, const ig_tensor *x, ig_tensor *h);

@@ -3,7 +3,6 @@
  * sum, so the split cannot be seen in the bits. */
 #include "op/inside.h"
 
-
 void *op_take(ig_run *r, size_t bytes) {
     if (op_stopped(r)) return NULL;
     void *p = ig_arena_take(r->arena, bytes);
@@ -79,7 +78,8 @@ static void units_part(void *arg, int lo, int hi, int thread) {
     const units *u = arg;
     for (int i = lo; i < hi; i++) {
         int row = i / u->n_units * TILE_ROWS, m = u->n_rows - row;
-        u->fn(u->job, i % u->n_units, row, m < TILE_ROWS ? m : TILE_ROWS, u->tiles + (size_t)thread * u->tiles_floats);
+        u->fn(u->job, i % u->n_units, row, m < TILE_ROWS ? m : TILE_ROWS,
+              u->tiles + (size_t)thread * u->tiles_floats);
     }
 }
 
