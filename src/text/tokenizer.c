@@ -644,7 +644,7 @@ static bool add_word(const ig_tokenizer *t, ig_tokenizer_scratch *s, ig_slice wo
     struct cached_word *c = NULL;
 
     if (word.n <= CACHE_WORD_BYTES) {
-        c = &s->cache[ig_hash64(word.p, word.n, t->seed) & ((1u << CACHE_BITS) - 1)];
+        c = &s->cache[ig_hash64(word.p, word.n, 0) & ((1u << CACHE_BITS) - 1)];
         if (c->n_bytes == word.n && memcmp(c->bytes, word.p, word.n) == 0) {
             for (size_t i = 0; i < c->n_ids; i++)
                 if (!ig_tokens_add(out, c->ids[i])) return false;

@@ -102,32 +102,99 @@ TEST(merges_go_by_rank_and_then_from_the_left) {
     ig_tokenizer_free(t);
 }
 
-TEST(long_words_give_what_short_ones_give) {
-    struct small s;
-    small_fill(&s);
-    ig_tokenizer *t = small_make(&s);
-    ig_tokenizer_scratch *scratch = ig_tokenizer_scratch_make();
-    char text[3 * 400];
-    uint64_t seed = 7;
-    for (size_t n = 1; n < sizeof text; n += 37) {
-        ig_tokens whole = {0}, pieces = {0};
-        for (size_t i = 0; i < n; i++) text[i] = "abc"[ig_rng_word(seed, (uint32_t)i, (uint32_t)n, 0) % 3];
-        CHECK(ig_tokenizer_encode(t, scratch, (ig_slice){text, n}, plain_text, &whole, NULL) == IG_OK);
-        /* No merge crosses "ca", "cb", "cc", "bb", "ba", "aa": there a word may be cut. */
-        for (size_t from = 0, at = 1; at <= n; at++) {
-            bool joins = at < n && ((text[at - 1] == 'a' && text[at] == 'b') ||
-                                    (text[at - 1] == 'b' && text[at] == 'c'));
-            if (joins) continue;
-            CHECK(ig_tokenizer_encode(t, scratch, (ig_slice){text + from, at - from}, plain_text, &pieces,
-                                      NULL) == IG_OK);
-            from = at;
+/* Every string of two to four letters of {a, b} is a token, every way to halve one is a merge, in random
+ * order: pairs compete everywhere. */
+struct dense {
+    char text[32][5];
+    ig_slice token[32];
+    char pair[80][8];
+    ig_slice merge[80];
+    int n_tokens, n_merges;
+};
+
+static void dense_fill(struct dense *d, uint32_t seed) {
+    *d = (struct dense){0};
+    for (int len = 1; len <= 4; len++)
+        for (int bits = 0; bits < 1 << len; bits++) {
+            char *to = d->text[d->n_tokens];
+            for (int i = 0; i < len; i++) to[i] = "ab"[bits >> i & 1];
+            for (int cut = 1; cut < len; cut++) {
+                char *pair = d->pair[d->n_merges++];
+                memcpy(pair, to, (size_t)cut);
+                pair[cut] = ' ';
+                memcpy(pair + cut + 1, to + cut, (size_t)(len - cut));
+            }
+            d->token[d->n_tokens++] = ig_slice_of(to);
         }
-        CHECK(whole.n == pieces.n && memcmp(whole.v, pieces.v, whole.n * sizeof *whole.v) == 0);
-        ig_tokens_free(&whole);
-        ig_tokens_free(&pieces);
+    for (int i = d->n_merges - 1; i > 0; i--) {
+        int j = (int)(ig_rng_word(seed, (uint32_t)i, 0, 0) % (uint32_t)(i + 1));
+        char held[8];
+        memcpy(held, d->pair[i], 8);
+        memcpy(d->pair[i], d->pair[j], 8);
+        memcpy(d->pair[j], held, 8);
     }
-    ig_tokenizer_scratch_free(scratch);
-    ig_tokenizer_free(t);
+    for (int i = 0; i < d->n_merges; i++) d->merge[i] = ig_slice_of(d->pair[i]);
+}
+
+/* The definition: while some pair has a merge, join the one of lowest rank, of those the leftmost. Cuts
+ * are the ends of the symbols; returns how many. */
+static int merge_by_definition(const struct dense *d, const char *word, int n, int *cut) {
+    int n_cuts = 0;
+    for (int i = 0; i < n; i++) cut[n_cuts++] = i + 1;
+    for (;;) {
+        int best = -1, best_rank = d->n_merges;
+        for (int i = 0; i + 1 < n_cuts; i++) {
+            int from = i ? cut[i - 1] : 0;
+            for (int rank = 0; rank < best_rank; rank++) {
+                const char *pair = d->pair[rank], *space = strchr(pair, ' ');
+                int left = (int)(space - pair), right = (int)strlen(space + 1);
+                if (left != cut[i] - from || right != cut[i + 1] - cut[i]) continue;
+                if (memcmp(word + from, pair, (size_t)left) ||
+                    memcmp(word + cut[i], space + 1, (size_t)right))
+                    continue;
+                best = i;
+                best_rank = rank;
+            }
+        }
+        if (best < 0) return n_cuts;
+        for (int i = best; i + 1 < n_cuts; i++) cut[i] = cut[i + 1];
+        n_cuts--;
+    }
+}
+
+TEST(words_of_any_length_are_merged_by_the_definition) {
+    for (uint32_t seed = 0; seed < 8; seed++) {
+        struct dense d;
+        ig_tokenizer *t = NULL;
+        dense_fill(&d, seed);
+        ig_tokenizer_parts parts = {.model = ig_slice_of("gpt2"),
+                                    .pre = ig_slice_of("gpt-2"),
+                                    .tokens = d.token,
+                                    .n_tokens = (uint64_t)d.n_tokens,
+                                    .merges = d.merge,
+                                    .n_merges = (uint64_t)d.n_merges};
+        for (int i = 0; i < IG_ROLE_COUNT; i++) parts.role[i] = IG_TOKEN_NONE;
+        if (!CHECK(ig_tokenizer_make(&t, &parts, NULL) == IG_OK)) return;
+        ig_tokenizer_scratch *s = ig_tokenizer_scratch_make();
+        for (int n = 1; n < 150; n += 1 + n / 8) { /* both sides of the length where a heap takes over */
+            char word[150];
+            int cut[150];
+            for (int i = 0; i < n; i++) word[i] = "ab"[ig_rng_word(seed, (uint32_t)i, (uint32_t)n, 1) & 1];
+            int n_cuts = merge_by_definition(&d, word, n, cut);
+            ig_tokens ids = {0};
+            CHECK(ig_tokenizer_encode(t, s, (ig_slice){word, (size_t)n}, plain_text, &ids, NULL) == IG_OK);
+            bool same = ids.n == (size_t)n_cuts;
+            for (int i = 0; same && i < n_cuts; i++) {
+                int from = i ? cut[i - 1] : 0;
+                same = ig_slice_eq(ig_tokenizer_bytes(t, ids.v[i]),
+                                   (ig_slice){word + from, (size_t)(cut[i] - from)});
+            }
+            CHECK_MSG(same, "seed %u, %.*s", seed, n, word);
+            ig_tokens_free(&ids);
+        }
+        ig_tokenizer_scratch_free(s);
+        ig_tokenizer_free(t);
+    }
 }
 
 TEST(control_tokens_match_only_when_asked_and_user_defined_ones_always) {
