@@ -111,16 +111,18 @@ static bool fits_now(const ig_engine *e, const ig_gen *g) {
     return need <= kv.n_free + kv.n_cached - known.n_evictable;
 }
 
-/* Somebody is computing a beginning of g right now, and it is long: g starts when it can be shared. */
-static bool better_later(const ig_engine *e, const ig_gen *g) {
+/* Somebody is computing a long beginning of g right now: g starts when that much is there, and then it is put
+ * where g finds it, though the other's prompt goes on. */
+static bool better_later(ig_engine *e, const ig_gen *g) {
     if (!g->use_prefix_cache) return false;
     for (int i = 0; i < e->n_running; i++) {
-        const ig_gen *r = e->running[i];
+        ig_gen *r = e->running[i];
         int n = r->n_prompt < g->n_prompt ? r->n_prompt : g->n_prompt, same = 0;
-        if (!r->use_prefix_cache || atomic_load(&r->n_tokens) > 0 || pending(r) <= 1) continue;
+        if (!r->use_prefix_cache || atomic_load(&r->n_tokens) > 0) continue;
         while (same < n && r->ids[same] == g->ids[same]) same++;
-        if (same < ALIKE_TOKENS) continue;
-        if (same - ig_kv_prefix_probe(e->kv, g->ids, attachable(g)).n_tokens >= ALIKE_TOKENS) return true;
+        if (same - ig_kv_prefix_probe(e->kv, g->ids, attachable(g)).n_tokens < ALIKE_TOKENS) continue;
+        if (r->seq->n_tokens < same && pending(r) > 1) return true;
+        if (ig_kv_seq_finite(e->kv, r->seq)) ig_kv_prefix_insert(e->kv, r->seq, r->ids);
     }
     return false;
 }

@@ -346,6 +346,34 @@ TEST(a_request_alike_to_one_in_prefill_waits_for_it_and_shares_its_blocks) {
     unmake();
 }
 
+TEST(who_waits_for_a_shared_beginning_does_not_wait_for_the_rest_of_the_other_prompt) {
+    uint32_t other[700];
+    ig_engine_config c = fake_config(4, 100);
+    make(&c, 2048);
+    ig_gen_params p = {.prompt = counted(3, 1500), .n_prompt = 1500, .max_tokens = 10,
+                       .use_prefix_cache = true, .top_logprobs = -1};
+    straight want;
+    ig_gen *a = submit(&p);
+    memcpy(other, p.prompt, sizeof other);
+    for (int i = 600; i < 700; i++) other[i] = 1u + other[i] % 5u;
+    other[600] = p.prompt[600] == 9 ? 8 : 9;
+    p.prompt = other, p.n_prompt = 700;
+    compute_straight(&want, &p, 2048);
+    ig_gen *b = submit(&p);
+    for (int i = 0; i < 2; i++) {
+        ig_engine_turn(engine);
+        CHECK(ig_gen_state_of(b) == IG_GEN_QUEUED);
+    }
+    ig_engine_turn(engine);
+    CHECK(ig_gen_stats_of(b).n_cached == 600 && ig_gen_n_tokens(b) == 1 && ig_gen_n_tokens(a) == 0);
+    check_kv();
+    finish_all();
+    CHECK(gen_is_right(b, &want));
+    ig_gen_release(a);
+    ig_gen_release(b);
+    unmake();
+}
+
 TEST(a_cancelled_request_leaves_exactly_what_was_computed) {
     ig_engine_config c = fake_config(4, 100);
     make(&c, 2048);
