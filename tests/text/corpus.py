@@ -40,17 +40,18 @@ def is_text(part):
         return False
 
 
-def natural():
-    """{kind: text}, each as long as wanted or as there is."""
+def natural(bytes_min=2_200_000):
+    """{kind: text}, each as long as wanted or as there is; where that is little in all, more of Python."""
     out = {}
     for kind, (patterns, wanted) in KINDS.items():
+        if kind == "python":
+            wanted = max(wanted, bytes_min - sum(len(t.encode()) for t in out.values()))
         paths = sorted(path for pattern in patterns for path in glob.glob(pattern))
         random.Random(kind).shuffle(paths)
         parts, size = [], 0
         for path in paths:
-            text = read(path)
-            parts.append(text)
-            size += len(text.encode())
+            parts.append(read(path))
+            size += len(parts[-1].encode())
             if size >= wanted:
                 break
         out[kind] = "".join(parts)
