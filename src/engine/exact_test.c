@@ -151,7 +151,13 @@ static bool same_reply(const reply *a, const reply *b) {
 
 /* ---- the tests --------------------------------------------------------------------------------------- */
 
-#define NEED_MODEL()                                                                      \
+#ifdef __SANITIZE_THREAD__
+enum { TOO_SLOW = 1 }; /* minutes; the tiny models of model_test.c are there for it */
+#else
+enum { TOO_SLOW = 0 };
+#endif
+#define NEED_MODEL()                                                                              \
+    if (TOO_SLOW) SKIP("a whole model under the thread sanitizer takes minutes");                 \
     if (!model_path()) SKIP("there is no model file: set INGLE_TEST_MODEL or run ./run once")
 
 /* What everything is compared with: one thread, alone, a chunk that takes the prompt whole. */
