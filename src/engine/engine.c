@@ -346,9 +346,9 @@ ig_status ig_engine_submit(ig_engine *e, const ig_gen_params *p, ig_gen **out, i
     return st;
 }
 
-ig_status ig_engine_logits_from(ig_engine *e, const uint32_t *prompt, int n_prompt, int n_last, float *logits,
-                                bool use_prefix_cache, ig_err *err) {
-    const ig_gen_params p = {.prompt = prompt, .use_prefix_cache = use_prefix_cache, .top_logprobs = -1};
+ig_status ig_engine_logits(ig_engine *e, const uint32_t *prompt, int n_prompt, int n_last, float *logits,
+                           ig_err *err) {
+    const ig_gen_params p = {.prompt = prompt, .top_logprobs = -1};
     ig_status st = check_prompt(e, prompt, n_prompt, e->plan.n_ctx, err);
     if (!st) st = bound("number of rows", n_last, 1, n_prompt, err);
     if (st) return st;
@@ -364,11 +364,6 @@ ig_status ig_engine_logits_from(ig_engine *e, const uint32_t *prompt, int n_prom
     if (ig_gen_finish(g) == IG_FINISH_CANCELED) st = ig_fail(err, IG_ECANCELED, "the engine is stopping");
     ig_gen_release(g);
     return st;
-}
-
-ig_status ig_engine_logits(ig_engine *e, const uint32_t *prompt, int n_prompt, int n_last, float *logits,
-                           ig_err *err) {
-    return ig_engine_logits_from(e, prompt, n_prompt, n_last, logits, false, err);
 }
 
 /* ---- numbers ---------------------------------------------------------------------------------------- */

@@ -10,7 +10,7 @@ static void watch_this_thread(void) {
     ig_test_watch_malloc(true);
 }
 
-/* ---- helpers ---------------------------------------------------------------------------------------- */
+/* ---- the engine --------------------------------------------------------------------------------------- */
 
 static fake model;
 static ig_engine *engine;

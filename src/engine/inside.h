@@ -147,8 +147,6 @@ ig_status ig_engine_plan_on(ig_engine_plan *out, const ig_backend *b, const ig_e
 ig_status ig_engine_make_on(ig_engine **out, const ig_backend *b, const ig_engine_config *c, ig_err *err);
 ig_status ig_engine_start_on(ig_engine **out, const ig_backend *b, const ig_engine_config *c, ig_err *err);
 void ig_engine_free(ig_engine *e); /* nothing runs or waits any more */
-ig_status ig_engine_logits_from(ig_engine *e, const uint32_t *prompt, int n_prompt, int n_last, float *logits,
-                                bool use_prefix_cache, ig_err *err);
 void ig_engine_count(ig_engine *e); /* puts the numbers where readers look */
 
 /* sched.c */
