@@ -1,3 +1,4 @@
+"""What the quality tests share: the starter model, and ingle's logits through tools/golden/dump_ingle."""
 import os
 import pathlib
 import subprocess
@@ -32,7 +33,9 @@ def ingle_logits(build_folder, tmp_path_factory):
     import ggufio
     import numpy as np
 
-    done = subprocess.run(["make", "--no-print-directory", "-f", "tools/golden/dump.mk", "dump", f"B={build_folder}"],
+    # B as ./check names it: another spelling is another command line, and everything would be compiled again
+    b = build_folder.relative_to(TOP) if build_folder.is_relative_to(TOP) else build_folder
+    done = subprocess.run(["make", "--no-print-directory", "-f", "tools/golden/dump.mk", "dump", f"B={b}"],
                           cwd=TOP, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
     folder = tmp_path_factory.mktemp("logits")
