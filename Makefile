@@ -81,7 +81,7 @@ CHECK_KERN    := $(if $(wildcard src/kern/check_kern.c),$(B)/check_kern)
 FUZZ          := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZERS       := $(FUZZ:%=$(B)/fuzz_%)
 RUN_TESTS      = $(abspath $(TEST_PROGRAMS) $(CHECK_KERN)) \
-                 $(FUZZ:%='$(abspath $(B))/fuzz_% tests/fuzz/corpus-%')
+                 $(foreach f,$(FUZZ),'$(abspath $(B))/fuzz_$(f) tests/fuzz/corpus-$(f)')
 
 .PHONY: all tests check check-full check-clang check-asan check-ubsan check-tsan run-tests fuzz fuzz-run \
         bench bench-kern layers tidy install clean help FORCE

@@ -78,8 +78,8 @@ def check_tree(root):
             if here not in LAYERS:
                 yield f"{full}: folder {here} has no line in LAYERS"
                 continue
-            # Test programs: x_test.c, helpers named test*.c/.h, and check_kern.
-            is_test = re.search(r"(_test\.c|/test\w*\.[ch]|/check_\w+\.c)$", full) is not None
+            # Test programs: x_test.c with x_test.h, helpers named test*, and check_kern.
+            is_test = re.search(r"(_test|/test\w*|/check_\w+)\.[ch]$", full) is not None
             with open(full, encoding="utf-8") as lines:
                 for n, line in enumerate(lines, 1):
                     m = INCLUDE.match(line)
@@ -103,6 +103,7 @@ def self_test():
     }
     good = {
         "kern/fmt_f32.c": '#include "kern/simd.h"\n#include "simd/avx2.h"\n#include "gen/kern_list.h"',
+        "op/fake_test.h": '#include "base/test.h"',
         "op/op_test.c": '#include "base/test.h"\n#include "kern/kern.h"\n#include "op/inner.h"',
         "base/pool.c": "#include <sys/mman.h>\n#include <linux/futex.h>\n#include <string.h>",
     }
