@@ -6,6 +6,7 @@
  * those that we know and do not have, with the values that mean "off". Fields that nobody knows are ignored,
  * because clients send each other's. null is the same as absent everywhere. */
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -249,7 +250,7 @@ static bool parse_top_logprobs(yyjson_val *root, int64_t *out, ig_http_error *e)
     yyjson_val *v = ig_json_get(root, "top_logprobs");
     if (!v) return true;
     /* These sentences are matched by clients of mlx-lm. */
-    if (!yyjson_is_num(v) || (yyjson_is_real(v) && yyjson_get_real(v) != (double)(int)yyjson_get_real(v)))
+    if (!yyjson_is_num(v) || (yyjson_is_real(v) && yyjson_get_real(v) != floor(yyjson_get_real(v))))
         return ig_serve_refuse(e, "invalid_value", "top_logprobs", "top_logprobs must be of type int");
     if (yyjson_get_num(v) < -1)
         return ig_serve_refuse(e, "invalid_value", "top_logprobs", "top_logprobs must be at least 0");
