@@ -37,6 +37,8 @@ enum End {
 struct Budget {
     /// What it was given at the start, to be freed by it.
     given: isize,
+    /// It may be stopped. A caller's own thread may not: there bytes are counted only.
+    bounded: bool,
     used: AtomicIsize,
     doomed: AtomicBool,
     end: Mutex<Option<End>>,
@@ -49,11 +51,24 @@ impl Budget {
         now.get_or_insert(end);
         self.ended.notify_all();
     }
+
+    /// Ends this thread as far as anybody can see.
+    fn stop(&self) -> ! {
+        let _ = BUDGET.try_with(|b| b.set(std::ptr::null()));
+        self.set(End::Stopped);
+        loop {
+            unsafe { libc::pause() };
+        }
+    }
 }
 
 thread_local! {
     static BUDGET: Cell<*const Budget> = const { Cell::new(std::ptr::null()) };
     static STACK_TOP: Cell<usize> = const { Cell::new(0) };
+}
+
+fn budget_here() -> *const Budget {
+    BUDGET.try_with(Cell::get).unwrap_or(std::ptr::null())
 }
 
 /// About where the stack ends now. It grows down.
@@ -76,29 +91,37 @@ static ALLOCATOR: Counted = Counted;
 impl Counted {
     /// Counts `n` bytes of this thread. Does not return when it is over its bounds.
     fn charge(n: isize) {
-        let budget = BUDGET.try_with(Cell::get).unwrap_or(std::ptr::null());
         // The thread's closure keeps the budget alive as long as the pointer is set.
-        let Some(budget) = (unsafe { budget.as_ref() }) else { return };
+        let Some(budget) = (unsafe { budget_here().as_ref() }) else { return };
         let used = budget.used.fetch_add(n, Relaxed) + n;
-        if n <= 0 || (used <= budget.given + MEMORY_MAX && !budget.doomed.load(Relaxed) && !stack_is_low()) {
+        if n <= 0 || !budget.bounded {
             return;
         }
-        let _ = BUDGET.try_with(|b| b.set(std::ptr::null()));
-        budget.set(End::Stopped);
-        loop {
-            unsafe { libc::pause() };
+        if used > budget.given + MEMORY_MAX || budget.doomed.load(Relaxed) || stack_is_low() {
+            budget.stop();
         }
+    }
+
+    /// No memory from the system would end the process; here it ends the thread.
+    fn checked(p: *mut u8) -> *mut u8 {
+        if p.is_null() {
+            match unsafe { budget_here().as_ref() } {
+                Some(budget) if budget.bounded => budget.stop(),
+                _ => {}
+            }
+        }
+        p
     }
 }
 
 unsafe impl GlobalAlloc for Counted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         Counted::charge(layout.size() as isize);
-        unsafe { System.alloc(layout) }
+        Counted::checked(unsafe { System.alloc(layout) })
     }
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         Counted::charge(layout.size() as isize);
-        unsafe { System.alloc_zeroed(layout) }
+        Counted::checked(unsafe { System.alloc_zeroed(layout) })
     }
     unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
         Counted::charge(-(layout.size() as isize));
@@ -106,7 +129,7 @@ unsafe impl GlobalAlloc for Counted {
     }
     unsafe fn realloc(&self, p: *mut u8, layout: Layout, n: usize) -> *mut u8 {
         Counted::charge(n as isize - layout.size() as isize);
-        unsafe { System.realloc(p, layout, n) }
+        Counted::checked(unsafe { System.realloc(p, layout, n) })
     }
 }
 
@@ -138,7 +161,7 @@ fn make_idle(thread: libc::pthread_t) {
 
 /// Runs `make` here and says how many bytes of memory what it made holds.
 pub fn measure<T>(make: impl FnOnce() -> T) -> (T, isize) {
-    let budget = Budget { given: isize::MAX - MEMORY_MAX, ..Budget::default() };
+    let budget = Budget::default();
     BUDGET.with(|b| b.set(&budget));
     let result = catch_unwind(AssertUnwindSafe(make));
     BUDGET.with(|b| b.set(std::ptr::null()));
@@ -157,7 +180,8 @@ pub fn run<T: Send + 'static>(given: isize, work: impl FnOnce() -> T + Send + 's
     // A panic becomes an error of the caller; nothing else is said about it.
     QUIET.call_once(|| std::panic::set_hook(Box::new(|_| {})));
 
-    let budget = Arc::new(Budget { given, used: AtomicIsize::new(given), ..Budget::default() });
+    let budget =
+        Arc::new(Budget { given, bounded: true, used: AtomicIsize::new(given), ..Budget::default() });
     let theirs = budget.clone();
     let thread = Builder::new().name("template".into()).stack_size(STACK_BYTES).spawn(move || {
         STACK_TOP.with(|s| s.set(stack_here()));
