@@ -40,7 +40,7 @@ typedef struct ig_json_limits {
  * by ig_json_get see the last). Errors give the byte offset. Free with yyjson_doc_free.
  * Depth is checked before yyjson sees the text, so no recursion of ours follows the input. */
 ig_status ig_json_parse(yyjson_doc **out, const char *text, size_t n, ig_json_limits limits, ig_err *err);
-/* The member of an object, the last one of that name; NULL when absent or JSON null. */
+/* The member of an object, the last one of that name; NULL when absent or JSON null, or `obj` is no object. */
 yyjson_val *ig_json_get(yyjson_val *obj, const char *key);
 
 /* ---- gguf.c ----------------------------------------------------------------------------------------- */

@@ -109,6 +109,7 @@ yyjson_val *ig_json_get(yyjson_val *obj, const char *key) {
     yyjson_val *found = NULL, *name;
     size_t n = strlen(key), i, count;
     yyjson_val *value;
+    if (!yyjson_is_obj(obj)) return NULL;
     yyjson_obj_foreach(obj, i, count, name, value) {
         if (yyjson_equals_strn(name, key, n)) found = value;
     }
