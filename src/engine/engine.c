@@ -14,7 +14,11 @@
 #include <string.h>
 
 ig_engine_config ig_engine_defaults(void) {
-    return (ig_engine_config){.n_slots = 4, .prefill_chunk = 512, .prefill_slice_ms = 120, .queue_max = 64};
+    return (ig_engine_config){.n_slots = 4,
+                              .prefill_chunk = 512,
+                              .prefill_chunk_ms = 240,
+                              .prefill_slice_ms = 120,
+                              .queue_max = 64};
 }
 
 /* ---- plan ------------------------------------------------------------------------------------------- */
@@ -29,6 +33,7 @@ static ig_status bound(const char *name, int value, int least, int most, ig_err 
 static ig_status check_config(const ig_backend *b, const ig_engine_config *c, ig_err *err) {
     ig_status st = bound("slots", c->n_slots, 1, SLOTS_MAX, err);
     if (!st) st = bound("prefill chunk", c->prefill_chunk, 1, CHUNK_MAX, err);
+    if (!st) st = bound("prefill chunk (ms)", c->prefill_chunk_ms, 0, SLICE_MS_MAX, err);
     if (!st) st = bound("prefill slice (ms)", c->prefill_slice_ms, 1, SLICE_MS_MAX, err);
     if (!st) st = bound("queue", c->queue_max, 1, QUEUE_MAX, err);
     if (!st && c->n_ctx != 0) st = bound("context", c->n_ctx, 2, b->n_ctx, err);

@@ -60,6 +60,7 @@ typedef struct ig_engine_config {
     uint64_t kv_budget_bytes; /* 0: chosen from what is free */
     uint64_t memory_budget_bytes; /* 0: 75 % of what is available */
     int prefill_chunk;       /* rows of a prefill step when nobody decodes: 512 */
+    int prefill_chunk_ms;    /* and its longest time, for those who cancel or come: 240; 0: no limit */
     int prefill_slice_ms;    /* longest step while somebody decodes: 120 */
     int queue_max;           /* waiting requests: 64 */
 } ig_engine_config;

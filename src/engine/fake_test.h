@@ -134,6 +134,7 @@ static inline ig_backend fake_backend(fake *f, int n_ctx) {
 static inline ig_engine_config fake_config(int n_slots, int n_blocks) {
     ig_engine_config c = ig_engine_defaults();
     c.n_slots = n_slots;
+    c.prefill_chunk_ms = 0; /* steps by rows alone, unless a test wants it otherwise */
     c.kv_budget_bytes = (uint64_t)n_blocks * ig_kv_block_bytes(FAKE_KV);
     c.memory_budget_bytes = 1u << 30;
     return c;

@@ -17,6 +17,7 @@ enum {
     ALLOWANCE_TOKENS = 4096,  /* of a request's length that admission sets memory aside for */
     ALIKE_TOKENS = 256,       /* a beginning this long that is being computed now is worth waiting for */
     SLICE_ROWS = 16,          /* a prefill slice is a multiple of it, and at least it */
+    CHUNK_ROWS_MIN = 96,      /* and at least this when nobody decodes */
     WAIT_STEPS_MAX = 2,       /* steps that a prefill may be passed over */
     RESERVE_BYTES = 64 << 20  /* of the plan: stacks, requests, what we did not think of */
 };

@@ -174,14 +174,16 @@ static bool sooner(const ig_gen *a, const ig_gen *b) {
     return late_a != late_b ? late_a : !late_a && pending(a) < pending(b);
 }
 
-/* Rows of prefill that a step may carry. */
+/* Rows of prefill that a step may carry. Also alone a step is short: a client that leaves, or one that comes,
+ * waits for its end. Fewer than CHUNK_ROWS_MIN would read the weights for too little work. */
 static int prefill_rows(const ig_engine *e, int n_decode) {
-    int chunk = e->config.prefill_chunk;
-    if (n_decode == 0) return chunk;
+    int chunk = e->config.prefill_chunk, least = n_decode > 0 ? SLICE_ROWS : CHUNK_ROWS_MIN;
+    int limit_ms = n_decode > 0 ? e->config.prefill_slice_ms : e->config.prefill_chunk_ms;
 
-    int least = chunk < SLICE_ROWS ? chunk : SLICE_ROWS;
+    if (n_decode == 0 && limit_ms == 0) return chunk;
+    if (least > chunk) least = chunk;
     if (e->row_ns <= 0.0) return least; /* nothing measured yet */
-    double rows = (double)e->config.prefill_slice_ms * 1e6 / e->row_ns - (double)n_decode;
+    double rows = (double)limit_ms * 1e6 / e->row_ns - (double)n_decode;
     if (rows >= (double)chunk) return chunk;
     int n = rows > 0.0 ? (int)rows / SLICE_ROWS * SLICE_ROWS : 0;
     return n > least ? n : least;

@@ -286,6 +286,22 @@ TEST(several_prefills_go_shortest_first_and_none_waits_more_than_two_steps) {
     unmake();
 }
 
+TEST(a_step_is_short_also_when_nobody_else_waits) {
+    ig_engine_config c = fake_config(1, 40);
+    c.prefill_chunk_ms = 240;
+    make(&c, 1024); /* a row takes the fake 1 ms */
+    ig_gen_params p = {.prompt = counted(3, 900), .n_prompt = 900, .max_tokens = 2, .top_logprobs = -1};
+    ig_gen *g = submit(&p);
+    ig_engine_turn(engine);
+    CHECK_MSG(model.n_rows_last == 96, "%d rows before anything was measured", model.n_rows_last);
+    ig_engine_turn(engine);
+    CHECK_MSG(model.n_rows_last > 96 && model.n_rows_last <= 240, "%d rows in 240 ms", model.n_rows_last);
+    finish_all();
+    CHECK(ig_gen_finish(g) == IG_FINISH_LENGTH);
+    ig_gen_release(g);
+    unmake();
+}
+
 TEST(all_running_requests_share_one_forward) {
     ig_engine_config c = fake_config(5, 40);
     make(&c, 512);
