@@ -4,6 +4,7 @@
 #include "app/load.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <locale.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -30,6 +31,13 @@ static const struct verb *find(const char *word) {
         if (strcmp(word, verbs[i].name) == 0 || (verbs[i].other && strcmp(word, verbs[i].other) == 0))
             return &verbs[i];
     return NULL;
+}
+
+/* A closed stdin, stdout or stderr would hand its number to the next file that is opened. */
+static void fill_standard_files(void) {
+    for (int fd = 0; fd <= 2; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY) != fd)
+            abort();
 }
 
 static void overview(FILE *to) {
@@ -92,6 +100,7 @@ static int dispatch(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
+    fill_standard_files();
     setlocale(LC_CTYPE, ""); /* for terminals; numbers are read and written in the C locale */
     int code = dispatch(argc, argv);
     /* A result that did not reach its file is not a result. */

@@ -17,13 +17,15 @@ int ig_exit_of(ig_status st) {
 }
 
 int ig_app_say(int exit_code, const char *fmt, ...) {
+    char text[4096];
     va_list args;
     fflush(stdout); /* so that the two streams keep their order on a terminal */
-    fputs("ingle: ", stderr);
     va_start(args, fmt);
-    vfprintf(stderr, fmt, args);
+    vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    fputc('\n', stderr);
+    for (unsigned char *p = (unsigned char *)text; *p; p++) /* names of files may hold anything */
+        if ((*p < 0x20 && *p != '\n') || *p == 0x7f) *p = '?';
+    fprintf(stderr, "ingle: %s\n", text);
     return exit_code;
 }
 

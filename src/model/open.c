@@ -83,7 +83,12 @@ static ig_status read_config(const ig_family **family, ig_model_config *c, const
     if (!f)
         return ig_fail(err, IG_EFORMAT, "%s: architecture \"%.*s\" is not supported (supported: %s)",
                        ig_gguf_path(g), (int)(arch.n < 60 ? arch.n : 60), arch.p, ig_model_families());
-    if ((st = f->config(c, g, err)) != IG_OK) return st;
+    st = f->config(c, g, err);
+    if (st == IG_ENOTFOUND) { /* the file is there; a key that it needs is not */
+        if (err) err->code = IG_EFORMAT;
+        st = IG_EFORMAT;
+    }
+    if (st != IG_OK) return st;
     if ((st = read_vocab(c, g, err)) != IG_OK) return st;
     *family = f;
     return IG_OK;

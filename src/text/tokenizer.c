@@ -454,7 +454,7 @@ static ig_status role_ids(const ig_gguf *g, ig_tokenizer_parts *parts, ig_err *e
     return IG_OK;
 }
 
-ig_status ig_tokenizer_from_gguf(ig_tokenizer **out, const ig_gguf *g, ig_err *err) {
+static ig_status from_gguf(ig_tokenizer **out, const ig_gguf *g, ig_err *err) {
     ig_tokenizer_parts parts = {0};
     ig_gguf_array tokens, merges, types, scores;
     int32_t *type = NULL;
@@ -494,6 +494,13 @@ ig_status ig_tokenizer_from_gguf(ig_tokenizer **out, const ig_gguf *g, ig_err *e
     st = ig_tokenizer_make(out, &parts, err);
     free(type);
     return st;
+}
+
+ig_status ig_tokenizer_from_gguf(ig_tokenizer **out, const ig_gguf *g, ig_err *err) {
+    ig_status st = from_gguf(out, g, err);
+    if (st != IG_ENOTFOUND) return st;
+    if (err) err->code = IG_EFORMAT; /* the file is there; a key that it needs is not */
+    return IG_EFORMAT;
 }
 
 /* ---- scratch ---------------------------------------------------------------------------------------- */
