@@ -3,7 +3,8 @@
  * Threads: push from net; the rest is the prep thread's. A job is this thread's from push to `prepared`.
  * Memory:  bounded by the body and by TOKENS_MAX.
  * Everything that can be refused is refused here, before the first byte of an answer. One thread: rendering
- * and tokenizing a full context takes milliseconds, and requests stay in order. */
+ * and tokenizing a full context takes milliseconds, and requests stay in order. A text that cannot fit is
+ * refused by its length, before anything is done with it: nobody waits for what will be refused. */
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
@@ -16,6 +17,7 @@
 enum {
     TOKENS_MAX = 1 << 20,
     PROMPT_MAX_BYTES = 64 * 1024 * 1024,
+    TOKENIZE_MAX_BYTES = 1024 * 1024,
     COMPLETION_TOKENS = 512,
     CHAT_TOKENS = 65536,
     EOS_MAX = 16
@@ -25,6 +27,7 @@ struct ig_serve_prep {
     ig_serve *s;
     ig_queue *queue; /* of ig_serve_conn * */
     ig_tokenizer_scratch *scratch;
+    size_t longest; /* bytes of the longest token: n_ctx of them is the longest text that can fit */
     pthread_t thread;
 };
 
@@ -39,6 +42,30 @@ static bool refuse_limit(ig_serve_job *job, size_t n_tokens, const char *param) 
     job->error.n_prompt_tokens = (int64_t)n_tokens;
     job->error.n_ctx = n_ctx;
     return false;
+}
+
+static bool fits(const ig_serve_prep *p, ig_serve_job *job, size_t n_bytes, const char *param) {
+    if (n_bytes / p->longest < (size_t)job->s->n_ctx) return true;
+    size_t least = n_bytes / p->longest + 1;
+    ig_serve_refuse(&job->error, "context_length_exceeded", param,
+                    "the prompt has %zu bytes, so at least %zu tokens, and the context holds %d; shorten it",
+                    n_bytes, least, job->s->n_ctx);
+    job->error.n_prompt_tokens = (int64_t)least;
+    job->error.n_ctx = job->s->n_ctx;
+    return false;
+}
+
+/* Every message is a token at least, and its text as many as its bytes need. */
+static bool messages_fit(const ig_serve_prep *p, ig_serve_job *job) {
+    size_t i, n, n_bytes = 0;
+    yyjson_val *message;
+    if (yyjson_arr_size(job->req.messages) > (size_t)job->s->n_ctx)
+        return ig_serve_refuse(&job->error, "context_length_exceeded", "messages",
+                               "there are %zu messages and the context holds %d tokens",
+                               yyjson_arr_size(job->req.messages), job->s->n_ctx);
+    yyjson_arr_foreach(job->req.messages, i, n, message)
+        n_bytes += yyjson_get_len(ig_json_get(message, "content"));
+    return fits(p, job, n_bytes, "messages");
 }
 
 static bool encode(ig_serve_prep *p, ig_serve_job *job, ig_slice text, ig_encode_options opt, ig_tokens *out,
@@ -83,7 +110,7 @@ static bool chat_tokens(ig_serve_prep *p, ig_serve_job *job, ig_tokens *out) {
     ig_buf text = ig_buf_init(PROMPT_MAX_BYTES);
     ig_text_range *plain = NULL;
     size_t n_plain = 0;
-    bool ok = render(job, &text, &plain, &n_plain) &&
+    bool ok = messages_fit(p, job) && render(job, &text, &plain, &n_plain) && fits(p, job, text.n, "messages") &&
               encode(p, job, (ig_slice){text.n ? text.p : "", text.n},
                      (ig_encode_options){
                          .add_bos = true, .parse_special = true, .plain = plain, .n_plain = n_plain},
@@ -117,7 +144,8 @@ static bool prompt_tokens(ig_serve_prep *p, ig_serve_job *job, int index, ig_tok
         return (bos != IG_TOKEN_NONE && ig_tokens_add(out, bos)) ||
                ig_serve_refuse(&job->error, "empty_prompt", "prompt", "prompt is empty");
     }
-    return encode(p, job, text, (ig_encode_options){.add_bos = true, .parse_special = true}, out, "prompt");
+    return fits(p, job, text.n, "prompt") &&
+           encode(p, job, text, (ig_encode_options){.add_bos = true, .parse_special = true}, out, "prompt");
 }
 
 /* ---- generations --------------------------------------------------------------------------------------- */
@@ -215,11 +243,11 @@ static bool count(ig_serve_prep *p, ig_serve_job *job) {
     return ok;
 }
 
-static bool apply_template(ig_serve_job *job) {
+static bool apply_template(ig_serve_prep *p, ig_serve_job *job) {
     ig_buf text = ig_buf_init(PROMPT_MAX_BYTES);
     ig_text_range *plain = NULL;
     size_t n_plain = 0;
-    bool ok = render(job, &text, &plain, &n_plain);
+    bool ok = messages_fit(p, job) && render(job, &text, &plain, &n_plain);
     ok = ok && ((ig_buf_add_str(&job->reply, "{\"prompt\":") &&
                  ig_serve_put_string(&job->reply, text.n ? text.p : "", text.n) &&
                  ig_buf_add_str(&job->reply, "}")) ||
@@ -247,6 +275,9 @@ static bool put_tokens(ig_serve_job *job, const ig_tokens *tokens) {
 static bool tokenize(ig_serve_prep *p, ig_serve_job *job) {
     ig_tokens tokens = {0};
     ig_encode_options opt = {.add_bos = job->req.add_special, .parse_special = job->req.parse_special};
+    if (job->req.text.n > TOKENIZE_MAX_BYTES)
+        return ig_serve_refuse(&job->error, "invalid_value", "content", "content has %zu bytes, at most %d are taken",
+                               job->req.text.n, TOKENIZE_MAX_BYTES);
     bool ok = encode(p, job, job->req.text, opt, &tokens, "content");
     if (!ok && job->error.n_ctx) /* no context is meant here, only our own bound */
         ig_serve_refuse(&job->error, "invalid_value", "content", "content has more than %d tokens",
@@ -292,7 +323,7 @@ static void prepare(ig_serve_prep *p, ig_serve_conn *c) {
     case IG_SERVE_CHAT:
     case IG_SERVE_COMPLETION: start(p, c, job); break;
     case IG_SERVE_COUNT: count(p, job); break;
-    case IG_SERVE_APPLY_TEMPLATE: apply_template(job); break;
+    case IG_SERVE_APPLY_TEMPLATE: apply_template(p, job); break;
     case IG_SERVE_TOKENIZE: tokenize(p, job); break;
     case IG_SERVE_DETOKENIZE: detokenize(job); break;
     case IG_SERVE_N_KINDS: break;
@@ -321,6 +352,11 @@ ig_status ig_serve_prep_start(ig_serve_prep **out, ig_serve *s, int n_max, ig_er
     ig_serve_prep *p = calloc(1, sizeof *p);
     if (!p) return ig_fail(err, IG_ELIMIT, "no memory for the prep thread");
     p->s = s;
+    p->longest = 1;
+    for (uint32_t id = 0; id < ig_tokenizer_n_vocab(s->tokenizer); id++) {
+        size_t n_bytes = ig_tokenizer_bytes(s->tokenizer, id).n;
+        if (n_bytes > p->longest) p->longest = n_bytes;
+    }
     p->scratch = ig_tokenizer_scratch_make();
     if (!p->scratch) {
         st = ig_fail(err, IG_ELIMIT, "no memory for the tokenizer");
