@@ -28,6 +28,7 @@ enum {
     BODY_STALL_S = 60,
     BODY_GRACE_S = 30, /* after it, an average of at least BODY_LEAST_BYTES a second */
     BODY_LEAST_BYTES = 1024,
+    GONE_S = 1,   /* for MHD to read what came before the peer's end */
     LINGER_S = 2, /* how long we read what a refused client still sends */
     QUEUE_CHECK_S = 600,
     EVENTS_MAX = 64
@@ -180,9 +181,12 @@ static void shed(ig_serve_watch *w) {
 }
 
 static void open_conn(ig_serve_watch *w, ig_serve_conn *c, int fd) {
+    c->gone_ns = 0;
     c->fd = fd; /* -1, no descriptor was left: this client's leaving shows when MHD next writes */
     struct epoll_event ev = {.events = EPOLLRDHUP | EPOLLHUP | EPOLLERR | EPOLLET, .data.ptr = c};
-    if (fd < 0 || epoll_ctl(w->epoll, EPOLL_CTL_ADD, fd, &ev) != 0)
+    if (fd < 0)
+        ig_log(IG_LOG_WARN, "watch.add error=\"no descriptor left\"");
+    else if (epoll_ctl(w->epoll, EPOLL_CTL_ADD, fd, &ev) != 0)
         ig_log(IG_LOG_WARN, "watch.add error=\"%s\"", strerror(errno));
     if (atomic_load(&w->s->n_open) > w->s->connections_max) shed(w);
 }
@@ -213,18 +217,20 @@ static void linger(ig_serve_watch *w, ig_serve_conn *c) {
 static void check_deadline(ig_serve_conn *c, uint64_t now) {
     uint64_t word = atomic_load(&c->phase), since = ig_serve_phase_since_ns(word);
     uint64_t age_s = now > since ? (now - since) / SECOND_NS : 0, bytes = atomic_load(&c->body_bytes);
+    /* Half a request and then the end: after a short read MHD waits for an event that has already been. */
+    bool ended = c->gone_ns && now >= c->gone_ns + GONE_S * SECOND_NS && age_s >= GONE_S;
     switch (ig_serve_phase_of(word)) {
     case IG_PHASE_HEADERS:
-        if (age_s >= HEADERS_S) kill_conn(c, word, true);
+        if (ended || age_s >= HEADERS_S) kill_conn(c, word, !ended);
         break;
     case IG_PHASE_IDLE:
-        if (age_s >= IDLE_S) kill_conn(c, word, false);
+        if (ended || age_s >= IDLE_S) kill_conn(c, word, false);
         break;
     case IG_PHASE_BODY: {
         uint64_t last = atomic_load(&c->news_ns);
         bool stalled = now > last && now - last >= BODY_STALL_S * SECOND_NS;
         bool slow = age_s >= BODY_GRACE_S && bytes / BODY_LEAST_BYTES < age_s;
-        if (stalled || slow) kill_conn(c, word, true);
+        if (ended || stalled || slow) kill_conn(c, word, !ended);
         break;
     }
     default: break;
@@ -275,6 +281,7 @@ static void *watch_main(void *arg) {
             } else if (c->linger_until_ns) {
                 linger(w, c);
             } else {
+                c->gone_ns = ig_clock_ns();
                 wake(c, IG_CONN_GONE);
             }
         }

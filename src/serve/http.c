@@ -147,10 +147,12 @@ static enum MHD_Result run_job(ig_serve_conn *c) {
     uint32_t flags = atomic_fetch_and(&c->flags, ~(uint32_t)(IG_CONN_NEWS | IG_CONN_PING));
     atomic_store(&c->waits, false);
     if (!job->queued) {
+        /* Counted before `ending` is read, and ig_serve_stop does it the other way round: one of the two sees
+         * the other, so that nobody is suspended when MHD stops. */
         job->queued = job->counted = true;
         atomic_fetch_add(&s->n_jobs, 1);
         atomic_fetch_or(&c->flags, IG_CONN_HELD);
-        if (!ig_serve_prep_push(s->prep, c)) {
+        if (atomic_load(&s->ending) || !ig_serve_prep_push(s->prep, c)) {
             atomic_fetch_and(&c->flags, ~(uint32_t)IG_CONN_HELD);
             ig_serve_refuse(&job->error, "shutting_down", NULL, "the server is shutting down");
             atomic_store(&job->prepared, true);

@@ -210,6 +210,7 @@ typedef struct ig_serve_conn {
 
     /* the watcher's */
     int fd;                   /* a dup of the socket, -1: none */
+    uint64_t gone_ns;         /* when the peer was seen to leave; 0: it is there */
     uint64_t linger_until_ns; /* 0: open */
 
     /* the net thread's, one request */

@@ -164,6 +164,17 @@ def test_more_connections_than_allowed_do_not_lock_anyone_out(start_server):
     assert server.chat(max_tokens=1).status_code == 200
 
 
+def test_half_a_request_and_the_end_is_noticed(server):
+    before = server.stats()["server"]["connections"]
+    for data in (b"", b"GET /he", b"GET /health HTTP/1.1\r\nHost: local", b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{"):
+        with server.connect() as s:
+            s.sendall(data)
+            s.shutdown(socket.SHUT_WR)
+            while s.recv(4096):
+                pass
+    server.wait_until(lambda: server.stats()["server"]["connections"] <= before, "they are gone")
+
+
 def test_headers_can_not_be_injected(server):
     a = server.request("GET", "/health", [("x-request-id", "a%0d%0aX-Evil: 1")])
     assert "x-evil" not in a.headers and a.status == 200
