@@ -63,8 +63,8 @@ static bool messages_fit(const ig_serve_prep *p, ig_serve_job *job) {
         return ig_serve_refuse(&job->error, "context_length_exceeded", "messages",
                                "there are %zu messages and the context holds %d tokens",
                                yyjson_arr_size(job->req.messages), job->s->n_ctx);
-    yyjson_arr_foreach(job->req.messages, i, n, message)
-        n_bytes += yyjson_get_len(ig_json_get(message, "content"));
+    yyjson_arr_foreach(job->req.messages, i, n, message) n_bytes +=
+        yyjson_get_len(ig_json_get(message, "content"));
     return fits(p, job, n_bytes, "messages");
 }
 
@@ -110,11 +110,12 @@ static bool chat_tokens(ig_serve_prep *p, ig_serve_job *job, ig_tokens *out) {
     ig_buf text = ig_buf_init(PROMPT_MAX_BYTES);
     ig_text_range *plain = NULL;
     size_t n_plain = 0;
-    bool ok = messages_fit(p, job) && render(job, &text, &plain, &n_plain) && fits(p, job, text.n, "messages") &&
-              encode(p, job, (ig_slice){text.n ? text.p : "", text.n},
-                     (ig_encode_options){
-                         .add_bos = true, .parse_special = true, .plain = plain, .n_plain = n_plain},
-                     out, "messages");
+    bool ok =
+        messages_fit(p, job) && render(job, &text, &plain, &n_plain) && fits(p, job, text.n, "messages") &&
+        encode(
+            p, job, (ig_slice){text.n ? text.p : "", text.n},
+            (ig_encode_options){.add_bos = true, .parse_special = true, .plain = plain, .n_plain = n_plain},
+            out, "messages");
     free(plain);
     ig_buf_free(&text);
     return ok;
@@ -276,8 +277,9 @@ static bool tokenize(ig_serve_prep *p, ig_serve_job *job) {
     ig_tokens tokens = {0};
     ig_encode_options opt = {.add_bos = job->req.add_special, .parse_special = job->req.parse_special};
     if (job->req.text.n > TOKENIZE_MAX_BYTES)
-        return ig_serve_refuse(&job->error, "invalid_value", "content", "content has %zu bytes, at most %d are taken",
-                               job->req.text.n, TOKENIZE_MAX_BYTES);
+        return ig_serve_refuse(&job->error, "invalid_value", "content",
+                               "content has %zu bytes, at most %d are taken", job->req.text.n,
+                               TOKENIZE_MAX_BYTES);
     bool ok = encode(p, job, job->req.text, opt, &tokens, "content");
     if (!ok && job->error.n_ctx) /* no context is meant here, only our own bound */
         ig_serve_refuse(&job->error, "invalid_value", "content", "content has more than %d tokens",
