@@ -141,8 +141,8 @@ def test_text_outside_ascii_is_whole_in_every_chunk(server, stream):
     text = "".join(c["choices"][0]["delta"].get("content", "") for c in chunks)
     assert text == server.post(CHAT, {"messages": ask, "max_tokens": 40, "temperature": 0}).json()["choices"][0]["message"]["content"]
     answer.content.decode("utf-8")
-    for seed in range(3):  # noise makes broken characters: each comes out once, as U+FFFD
-        body = {"prompt": "日本語", "max_tokens": 40, "temperature": 5.0, "seed": seed}
+    for seed in range(2):  # noise makes broken characters: each comes out once, as U+FFFD
+        body = {"prompt": "日本語", "max_tokens": 24, "temperature": 5.0, "seed": seed}
         whole = server.post(TEXT, body).json()["choices"][0]["text"]
         parts, _, _ = stream(TEXT, **body)
         assert "".join(c["choices"][0]["text"] for c in parts) == whole
