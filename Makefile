@@ -187,11 +187,11 @@ check-clang:
 sanitized = $(MAKE) run-tests B=$(B)-$(1) D=$(D) SAN=$(2)
 check-asan: export ASAN_OPTIONS ?= detect_leaks=1:abort_on_error=0
 check-asan:
-	$(call sanitized,asan,address)
+	+$(call sanitized,asan,address)
 check-ubsan:
-	$(call sanitized,ubsan,undefined)
+	+$(call sanitized,ubsan,undefined)
 check-tsan:
-	$(call sanitized,tsan,thread)
+	+$(call sanitized,tsan,thread)
 # Each door for FUZZ_SECONDS with clang's fuzzer. A crash is kept beside the program, for a corpus and a fix.
 FUZZ_SECONDS ?= 60
 fuzz:
