@@ -48,7 +48,7 @@ struct ig_pool {
     job job;
     _Atomic bool quit;
     _Alignas(LINE_BYTES) _Atomic int64_t next;    /* first row not yet taken, when chunk > 0 */
-    _Alignas(LINE_BYTES) _Atomic uint32_t parked;  /* 1: a worker may be asleep here */
+    _Alignas(LINE_BYTES) _Atomic uint32_t n_parked; /* workers that sleep on `run`, or are about to */
     _Alignas(LINE_BYTES) _Atomic uint32_t joining; /* 1: the caller may be asleep here */
     slot slots[]; /* [n_threads], 0 unused */
 };
@@ -66,9 +66,11 @@ static inline void cpu_pause(void) {
 #endif
 }
 
-/* ---- sleeping: `word` is 1 while somebody may sleep on it. Who waits sets it and looks at the condition
+/* ---- sleeping. The caller, alone, sleeps on `joining`: it sets the word to 1 and looks at the condition
  * once more; who posts makes the condition true and looks at the word. Both in one total order (seq_cst),
- * so one of the two sees the other. Without a sleeper a post is one load. */
+ * so one of the two sees the other. Without a sleeper a post is one load. Workers are many, and a flag that
+ * one of them sets again would hide from another that it was cleared: they sleep on the run's own number,
+ * which the kernel compares, and are counted. */
 
 static void park(_Atomic uint32_t *word) {
     syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, 1, NULL, NULL, 0);
@@ -78,6 +80,17 @@ static void unpark_if_parked(_Atomic uint32_t *word) {
     if (atomic_load(word) == 0) return;
     atomic_store(word, 0);
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+}
+
+/* The half of `run` that changes with every run: a futex has 32 bits. */
+static uint32_t *run_low(ig_pool *p) {
+    return (uint32_t *)&p->run + (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
+}
+
+static void post_run(ig_pool *p, uint64_t r) {
+    atomic_store(&p->run, r);
+    if (atomic_load(&p->n_parked) > 0)
+        syscall(SYS_futex, run_low(p), FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
 /* ---- the parts of a run */
@@ -110,12 +123,12 @@ static uint64_t wait_for_run(ig_pool *p, uint64_t seen) {
         if (run != seen) return run;
         cpu_pause();
     }
-    for (;;) {
-        atomic_store(&p->parked, 1);
-        uint64_t run = atomic_load(&p->run);
-        if (run != seen) return run;
-        park(&p->parked);
-    }
+    atomic_fetch_add(&p->n_parked, 1);
+    uint64_t run;
+    while ((run = atomic_load(&p->run)) == seen)
+        syscall(SYS_futex, run_low(p), FUTEX_WAIT_PRIVATE, (uint32_t)seen, NULL, NULL, 0);
+    atomic_fetch_sub(&p->n_parked, 1);
+    return run;
 }
 
 static void *worker(void *arg) {
@@ -188,8 +201,7 @@ void ig_pool_run(ig_pool *p, ig_pool_fn *fn, void *arg, int n, int grain) {
     uint64_t r = ++p->n_runs;
     p->job = (job){fn, arg, n, grain > 0 ? chunk_of(n, p->n_threads, grain) : 0};
     if (grain > 0) atomic_store_explicit(&p->next, 0, memory_order_relaxed);
-    atomic_store(&p->run, r);
-    unpark_if_parked(&p->parked);
+    post_run(p, r);
 
     if (grain > 0) run_chunks(p, 0);
     else run_part(p, 0, 0);
@@ -221,8 +233,7 @@ static int pauses_in(uint64_t ns) {
 
 static void stop_workers(ig_pool *p, int n_started) {
     atomic_store_explicit(&p->quit, true, memory_order_relaxed);
-    atomic_store(&p->run, ++p->n_runs);
-    unpark_if_parked(&p->parked);
+    post_run(p, ++p->n_runs);
     for (int t = 1; t <= n_started; t++) pthread_join(p->ids[t], NULL);
 }
 
