@@ -13,6 +13,7 @@ D       ?= $(B)
 SAN     ?=
 
 MAKEFLAGS += --no-builtin-rules
+.DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SECONDARY:
 .SUFFIXES:
