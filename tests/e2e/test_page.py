@@ -28,7 +28,7 @@ CTRL, SHIFT = 2, 8
 
 class Browser:
     def __init__(self):
-        self.home = tempfile.TemporaryDirectory()
+        self.home = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         to_read, self.to = os.pipe()
         self.fro, fro_write = os.pipe()
 
