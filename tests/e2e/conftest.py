@@ -83,6 +83,11 @@ def parse_answer(data, closed, head_only=False):
     return Answer(status, headers, rest, b"", closed) if closed else None
 
 
+# Greedy, the starter model never ends its answer to this: for tests that need an answer in full flow, on a machine
+# of any speed and with any luck.
+ENDLESS = "What is the capital of France?"
+
+
 class Server:
     def __init__(self, *flags, env=None):
         command = [program_path(), "serve", "--port", "0", *flags, model_path()]

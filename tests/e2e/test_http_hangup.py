@@ -7,8 +7,10 @@ import time
 
 import pytest
 
+from conftest import ENDLESS
+
 CHAT = "/v1/chat/completions"
-LONG = {"messages": [{"role": "user", "content": "Write a long story about the sea."}], "max_tokens": 4000, "temperature": 1.0}
+LONG = {"messages": [{"role": "user", "content": ENDLESS}], "max_tokens": 4000, "temperature": 0}
 
 
 def post_bytes(body, path=CHAT):
