@@ -237,8 +237,82 @@ static void run_row(const ig_kern *k, uint8_t *out, const float *x, const float 
         memcpy(out, x, (size_t)n * 8);
         k->fn.rope(y, y + n, w, w + n, n);
         break;
-    default: break;
+    case IG_KERN_ROPE_BACK:
+        memcpy(out, x, (size_t)n * 8);
+        k->fn.rope(y, y + n, w, w + n, n);
+        break;
+    case IG_KERN_NORM_BACK: {
+        memcpy(y, w + n, (size_t)n * 4);
+        k->fn.norm_back(&(ig_norm_back_args){y, x, w, n % 3 ? x + n : NULL, n, 1e-5f, n % 2 == 0});
+        break;
     }
+    case IG_KERN_SWIGLU_BACK:
+    case IG_KERN_GEGLU_BACK: k->fn.gate_back(y, y + n, w, x, x + n, n); break;
+    case IG_KERN_DOT: y[0] = k->fn.dot(x, w, n); break;
+    case IG_KERN_SCALE: k->fn.scale(y, x, w[0], n); break;
+    case IG_KERN_SOFTCAP: k->fn.softcap(y, y + n, x, 30.0f, n); break;
+    case IG_KERN_SOFTMAX_BACK:
+        memcpy(out, x, (size_t)n * 8);
+        k->fn.softmax_back(y, y + n, 1.5f, w[0], n / 3, n - n / 4, n);
+        break;
+    case IG_KERN_SOFTMAX_STEP: {
+        ig_softmax_state s = {-1e30f, 0.0f};
+        memcpy(out, x, (size_t)n * 8);
+        k->fn.softmax_step(y, n - 1, &s);
+        y[n - 1] = k->fn.softmax_step(y + n, n - 1, &s);
+        y[2 * n - 1] = s.m + s.d;
+        break;
+    }
+    default: printf("no check for %s\n", k->name), n_failed++;
+    }
+}
+
+/* ---- training ---------------------------------------------------------------------------------------- */
+
+static void check_matmul(const ig_kern *k) {
+    const ig_kern *ref = ig_kern_reference(IG_KERN_MATMUL, NULL);
+    bool same = true, cut = true, near = true, notices = true;
+    for (int round = 0; round < 400; round++) {
+        int m = 1 + (int)(rnd() % 20), n = 1 + (int)(rnd() % 70), kk = 1 + (int)(rnd() % 130);
+        const bool turned = round % 2, add = round % 3 == 0;
+        size_t c_row = (size_t)n + rnd() % 3, b_row = (size_t)n + rnd() % 5;
+        size_t a_row = turned ? 1 : (size_t)kk + 3, a_k = turned ? (size_t)m + 2 : 1;
+        guarded a = guard(((size_t)(m - 1) * a_row + (size_t)(kk - 1) * a_k + 1) * 4),
+                b = guard(((size_t)(kk - 1) * b_row + (size_t)n) * 4);
+        const size_t c_n = (size_t)(m - 1) * c_row + (size_t)n;
+        guarded y = guard(c_n * 4), z = guard(c_n * 4);
+        float *fa = (float *)(void *)a.p, *fb = (float *)(void *)b.p, *fy = (float *)(void *)y.p;
+        float *fz = (float *)(void *)z.p;
+        for (size_t i = 0; i < (size_t)(m - 1) * a_row + (size_t)(kk - 1) * a_k + 1; i++) fa[i] = bell();
+        for (size_t i = 0; i < (size_t)(kk - 1) * b_row + (size_t)n; i++) fb[i] = bell();
+        for (size_t i = 0; i < c_n; i++) fy[i] = fz[i] = bell();
+        const int i = (int)(rnd() % (uint32_t)m), j = (int)(rnd() % (uint32_t)n);
+        const float before = fy[(size_t)i * c_row + (size_t)j];
+        ig_matmul_args g = {fy, fa, fb, c_row, a_row, a_k, b_row, m, n, kk, add};
+        k->fn.matmul(&g);
+        g.c = fz, ref->fn.matmul(&g);
+        if (memcmp(y.p, z.p, c_n * 4)) same = false;
+        double sum = add ? (double)before : 0, mass = fabs((double)before);
+        for (int c = 0; c < kk; c++) {
+            double t = (double)fa[(size_t)i * a_row + (size_t)c * a_k] * (double)fb[(size_t)c * b_row + (size_t)j];
+            sum += t, mass += fabs(t);
+        }
+        if (fabs(sum - (double)fy[(size_t)i * c_row + (size_t)j]) > mass * 4e-6) near = false;
+        if (!add && kk > 1) { /* two calls over halves of k give the same bits */
+            g.kk = kk / 2, k->fn.matmul(&g);
+            g.a += (size_t)g.kk * a_k, g.b += (size_t)g.kk * b_row, g.kk = kk - g.kk, g.add = true;
+            k->fn.matmul(&g);
+            if (memcmp(y.p, z.p, c_n * 4)) cut = false;
+            fb[(size_t)(kk - 1) * b_row + (size_t)(n - 1)] += 1.0f;
+            k->fn.matmul(&g);
+            if (!memcmp(y.p, z.p, c_n * 4)) notices = false;
+        }
+        unguard(a), unguard(b), unguard(y), unguard(z);
+    }
+    result(same, k->name, "bits differ from the scalar kernel");
+    result(cut, k->name, "a sum cut in two differs");
+    result(near, k->name, "differs from float64 by more than rounding");
+    result(notices, k->name, "the comparison does not notice a changed input");
 }
 
 static void check_row(const ig_kern *k) {
@@ -248,7 +322,8 @@ static void check_row(const ig_kern *k) {
         int n = 1 + (int)(rnd() % 200), kind = round % 3;
         const bool quants = k->op == IG_KERN_QUANT || k->op == IG_KERN_QUANT16;
         if (quants) n = 32 * (1 + n % 20);
-        if (k->op == IG_KERN_ROPE) n = 8 * (1 + n % 16);
+        if (k->op == IG_KERN_ROPE || k->op == IG_KERN_ROPE_BACK || k->op == IG_KERN_SOFTMAX_BACK)
+            n = 8 * (1 + n % 16);
         float *x = malloc((size_t)n * 8), *w = malloc((size_t)n * 8);
         for (int i = 0; i < 2 * n; i++) x[i] = nasty(kind), w[i] = nasty(kind == 2);
         size_t bytes = k->op == IG_KERN_TO_F16 ? (size_t)n * 2 : (size_t)n * 8;
@@ -344,7 +419,7 @@ static void check_attention(const ig_kern *k) {
 }
 
 static void check_scalar_math(void) {
-    bool half = true, ex = true, lg = true, trig = true, e32 = true;
+    bool half = true, ex = true, lg = true, trig = true, e32 = true, th = true;
     for (uint32_t h = 0; h < 65536; h++) {
         float f = ig_f16_to_f32((uint16_t)h);
         if (isnan(f) ? !isnan(ig_f16_to_f32(ig_f32_to_f16(f))) : ig_f32_to_f16(f) != h) half = false;
@@ -365,11 +440,17 @@ static void check_scalar_math(void) {
         float z = uniform() * 87.0f, o;
         ig_kern_reference(IG_KERN_EXP, NULL)->fn.exp(&o, &z, 1);
         if (fabs((double)o / exp((double)z) - 1) > 3e-7) e32 = false;
+        float slope;
+        z *= i % 2 ? 0.1f : 0.01f;
+        ig_kern_reference(IG_KERN_SOFTCAP, NULL)->fn.softcap(&o, &slope, &z, 1.0f, 1);
+        if (fabs((double)o - tanh((double)z)) > 2.4e-7 * fabs(tanh((double)z))) th = false;
+        if (fabs((double)slope - 1 + tanh((double)z) * tanh((double)z)) > 2e-7) th = false;
     }
     result(half, "f16", "a conversion does not round to nearest even");
     result(ex, "ig_math_exp", "differs from libm by more than 2e-14");
     result(lg, "ig_math_log", "differs from libm by more than 4e-16");
     result(trig, "ig_math_sincos", "differs from libm by more than 1e-15");
+    result(th, "softcap.scalar", "tanh differs from libm by more than 2 ulp");
     result(e32, "exp.scalar", "relative error above 3e-7");
 }
 
@@ -403,6 +484,27 @@ static void bench(const ig_kern *k) {
         }
         printf("\n");
         free(file), free_acts(a), unguard(panel);
+    } else if (k->op == IG_KERN_MATMUL) {
+        static const int shape[][3] = {{48, 256, 64}, {48, 64, 576}, {16, 64, 64}};
+        enum { FLOATS = 1 << 16 };
+        float *a = aligned_alloc(64, FLOATS * 12);
+        for (int i = 0; i < 3 * FLOATS; i++) a[i] = bell();
+        for (int s = 0; s < 6; s++) {
+            const int m = shape[s / 2][0], n = shape[s / 2][1], kk = shape[s / 2][2];
+            double t =
+                (double)fa[(size_t)i * a_row + (size_t)c * a_k] * (double)fb[(size_t)c * b_row + (size_t)j];
+            *(s % 2 ? &g.a_k : &g.a_row) = s % 2 ? (size_t)m : (size_t)kk;
+            double best = 1e9;
+            for (int t = 0; t < (k->cpu_needs ? 60 : 2); t++) {
+                double t0 = cpu_s();
+                for (int j = 0; j < (k->cpu_needs ? 40 : 1); j++) k->fn.matmul(&g);
+                double dt = (cpu_s() - t0) / (k->cpu_needs ? 40 : 1);
+                if (dt < best) best = dt;
+            }
+            printf("%-26s  [%d,%d,%d]%s %5.1f GMAC/s\n", k->name, m, n, kk, s % 2 ? " A turned" : "",
+                   (double)m * n * kk / best * 1e-9);
+        }
+        free(a);
     } else if (k->op == IG_KERN_ATTENTION) {
         enum { N_Q = 48, D = 64, CTX = 512 };
         keys kv = random_keys(CTX / 64, D);
@@ -448,6 +550,8 @@ int main(int argc, char **argv) {
             check_attention(k);
         else if (k->op == IG_KERN_ARGMAX)
             check_argmax(k);
+        else if (k->op == IG_KERN_MATMUL)
+            check_matmul(k);
         else
             check_row(k);
     }

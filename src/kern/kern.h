@@ -76,6 +76,17 @@ typedef enum ig_kern_op {
     IG_KERN_ATTENTION,
     IG_KERN_EXP,
     IG_KERN_ARGMAX,
+    /* of training; orders of sums in docs/numerics.md, Backward */
+    IG_KERN_MATMUL,
+    IG_KERN_NORM_BACK,
+    IG_KERN_SWIGLU_BACK,
+    IG_KERN_GEGLU_BACK,
+    IG_KERN_ROPE_BACK,
+    IG_KERN_SOFTMAX_BACK,
+    IG_KERN_DOT,
+    IG_KERN_SCALE,
+    IG_KERN_SOFTCAP,
+    IG_KERN_SOFTMAX_STEP,
     IG_KERN_N_OPS
 } ig_kern_op;
 
@@ -99,6 +110,47 @@ typedef void ig_to_f16_fn(uint16_t *y, const float *x, int n);
 typedef void ig_exp_fn(float *y, const float *x, int n);
 /* Index of the largest, the lowest on a tie; -1 when any is NaN or infinite above. */
 typedef int ig_argmax_fn(const float *x, int n);
+
+/* ---- training ---------------------------------------------------------------------------------------- */
+
+/* C[m][n] = (add ? C : 0) + sum over k of A(i, k) B[k][n]: one fma chain an element that starts at C or 0,
+ * k ascending, so that a long k may be cut into calls without changing a bit. A(i, k) is
+ * a[i * a_row + k * a_k]: rows or columns of a matrix, as the caller likes. C overlaps neither. */
+typedef struct ig_matmul_args {
+    float *c;
+    const float *a, *b;
+    size_t c_row, a_row, a_k, b_row; /* in floats */
+    int m, n, kk;
+    bool add;
+} ig_matmul_args;
+typedef void ig_matmul_fn(const ig_matmul_args *a);
+/* dx (+)= gradient of norm(x, w) given dy; w NULL: all ones. dx may be dy. */
+typedef struct ig_norm_back_args {
+    float *dx;
+    const float *dy, *x, *w;
+    int n;
+    float eps;
+    bool add;
+} ig_norm_back_args;
+typedef void ig_norm_back_fn(const ig_norm_back_args *a);
+/* Gradients of the gated product from dy and what went in; dgate may be gate, dup may be up. */
+typedef void ig_gate_back_fn(float *dgate, float *dup, const float *dy, const float *gate, const float *up,
+                             int n);
+/* From scores and dP of one query to P and dS, both in place: s[k] = exp(s[k] - lse) for k in [from, to)
+ * and 0 elsewhere, dp[k] = s[k] * (dp[k] - delta). n a multiple of 8. */
+typedef void ig_softmax_back_fn(float *s, float *dp, float lse, float delta, int from, int to, int n);
+/* Sum of a[i] * b[i] as the norm sums its squares. */
+typedef float ig_dot_fn(const float *a, const float *b, int n);
+typedef void ig_scale_fn(float *y, const float *x, float s, int n);
+/* y[i] = cap * tanh(x[i] / cap), slope[i] = 1 - tanh^2; y may be x. tanh to 2 ulp. */
+typedef void ig_softcap_fn(float *y, float *slope, const float *x, float cap, int n);
+/* One block of logits joins a running softmax: m' = max(m, l), l[i] = exp(l[i] - m'), and
+ * d = d * exp(m - m') + sum of l. Gives exp(m - m'), by which the caller shrinks what it has summed. Starts
+ * from m = -1e30, d = 0. A NaN or an infinity makes d NaN. */
+typedef struct ig_softmax_state {
+    float m, d;
+} ig_softmax_state;
+typedef float ig_softmax_step_fn(float *l, int n, ig_softmax_state *s);
 
 /* Attention of n_q queries of one sequence and one kv head. Query i, at position pos[i] (ascending), sees
  * keys 0..pos[i]. Keys 64 b .. 64 b + 63 are at block[b]: K [D][64], then V [64][D], f16. */
@@ -138,6 +190,14 @@ typedef struct ig_kern {
         ig_attention_fn *attention;
         ig_exp_fn *exp;
         ig_argmax_fn *argmax;
+        ig_matmul_fn *matmul;
+        ig_norm_back_fn *norm_back;
+        ig_gate_back_fn *gate_back;
+        ig_softmax_back_fn *softmax_back;
+        ig_dot_fn *dot;
+        ig_scale_fn *scale;
+        ig_softcap_fn *softcap;
+        ig_softmax_step_fn *softmax_step;
     } fn;
 } ig_kern;
 

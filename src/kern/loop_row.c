@@ -5,18 +5,6 @@
 
 #include <math.h>
 
-/* n < 8 values, the rest zero */
-static inline vf load_some(const float *p, int n) {
-    float t[8] = {0};
-    for (int i = 0; i < n; i++) t[i] = p[i];
-    return vf_load(t);
-}
-static inline void store_some(float *p, vf a, int n) {
-    float t[8];
-    vf_store(t, a);
-    for (int i = 0; i < n; i++) p[i] = t[i];
-}
-
 /* Sum of squares: lanes of group (i / 8) % 2 by fma, i ascending; (group 0 + group 1), then the tree. */
 static void norm(float *y, const float *x, const float *w, int n, float eps) {
     vf s0 = vf_set(0.0f), s1 = s0;

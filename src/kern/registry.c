@@ -57,6 +57,16 @@ const char *ig_kern_op_name(ig_kern_op op) {
         [IG_KERN_ROPE] = "rope",     [IG_KERN_SWIGLU] = "swiglu",       [IG_KERN_ADD] = "add",
         [IG_KERN_TO_F16] = "to_f16", [IG_KERN_ATTENTION] = "attention", [IG_KERN_EXP] = "exp",
         [IG_KERN_ARGMAX] = "argmax",
+        [IG_KERN_MATMUL] = "matmul",
+        [IG_KERN_NORM_BACK] = "norm_back",
+        [IG_KERN_SWIGLU_BACK] = "swiglu_back",
+        [IG_KERN_GEGLU_BACK] = "geglu_back",
+        [IG_KERN_ROPE_BACK] = "rope_back",
+        [IG_KERN_SOFTMAX_BACK] = "softmax_back",
+        [IG_KERN_DOT] = "dot",
+        [IG_KERN_SCALE] = "scale",
+        [IG_KERN_SOFTCAP] = "softcap",
+        [IG_KERN_SOFTMAX_STEP] = "softmax_step",
     };
     return op >= 0 && op < IG_KERN_N_OPS ? names[op] : "?";
 }

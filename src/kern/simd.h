@@ -20,6 +20,18 @@
 /* A format's object lives in the scalar build of its file; the other builds only name it. */
 #define FMT_DECLARE(fmt) extern const ig_fmt ig_fmt_##fmt
 
+/* n < 8 values, the rest zero */
+static inline vf load_some(const float *p, int n) {
+    float t[8] = {0};
+    for (int i = 0; i < n; i++) t[i] = p[i];
+    return vf_load(t);
+}
+static inline void store_some(float *p, vf a, int n) {
+    float t[8];
+    vf_store(t, a);
+    for (int i = 0; i < n; i++) p[i] = t[i];
+}
+
 /* exp, 8 lanes: Cephes' degree-5 remainder polynomial (coefficients are facts of that library), range
  * reduction by n = round(x log2 e) in two parts of ln 2. Relative error about 1e-7. docs/numerics.md. */
 static inline vf vf_exp(vf x) {
