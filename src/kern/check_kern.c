@@ -294,7 +294,8 @@ static void check_matmul(const ig_kern *k) {
         if (memcmp(y.p, z.p, c_n * 4)) same = false;
         double sum = add ? (double)before : 0, mass = fabs((double)before);
         for (int c = 0; c < kk; c++) {
-            double t = (double)fa[(size_t)i * a_row + (size_t)c * a_k] * (double)fb[(size_t)c * b_row + (size_t)j];
+            double t =
+                (double)fa[(size_t)i * a_row + (size_t)c * a_k] * (double)fb[(size_t)c * b_row + (size_t)j];
             sum += t, mass += fabs(t);
         }
         if (fabs(sum - (double)fy[(size_t)i * c_row + (size_t)j]) > mass * 4e-6) near = false;
@@ -491,8 +492,7 @@ static void bench(const ig_kern *k) {
         for (int i = 0; i < 3 * FLOATS; i++) a[i] = bell();
         for (int s = 0; s < 6; s++) {
             const int m = shape[s / 2][0], n = shape[s / 2][1], kk = shape[s / 2][2];
-            double t =
-                (double)fa[(size_t)i * a_row + (size_t)c * a_k] * (double)fb[(size_t)c * b_row + (size_t)j];
+            ig_matmul_args g = {a, a + FLOATS, a + 2 * FLOATS, (size_t)n, 1, 1, (size_t)n + 16, m, n, kk, true};
             *(s % 2 ? &g.a_k : &g.a_row) = s % 2 ? (size_t)m : (size_t)kk;
             double best = 1e9;
             for (int t = 0; t < (k->cpu_needs ? 60 : 2); t++) {
