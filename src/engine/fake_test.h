@@ -19,7 +19,7 @@ int ig_test_watched_mallocs(void); /* since the last call */
 
 enum { V = 96, EOS = 0, FAULT = V - 2, POISON = V - 1, N_PLAIN = V - 2 };
 
-static const ig_kv_shape FAKE_KV = {1, 1, 8};
+static const ig_kv_shape FAKE_KV = {1, {{1, 1, 8, 0}}};
 
 typedef struct fake {
     _Atomic uint64_t *clock; /* moved on by a step; or NULL */
@@ -40,7 +40,7 @@ static inline void fake_logits(float *out, uint64_t hash) {
 }
 
 static inline uint16_t *fake_at(const ig_kv_pool *kv, const ig_kv_seq *s, int pos, int d) {
-    return ig_kv_at(kv, s->block[pos / IG_KV_BLOCK_TOKENS], 0, 0) + d * IG_KV_BLOCK_TOKENS +
+    return ig_kv_at(kv, s->block[pos / IG_KV_BLOCK_TOKENS], (ig_kv_layer){0, 0}, 0) + d * IG_KV_BLOCK_TOKENS +
            pos % IG_KV_BLOCK_TOKENS;
 }
 

@@ -224,6 +224,7 @@ static void run_row(const ig_kern *k, uint8_t *out, const float *x, const float 
     switch (k->op) {
     case IG_KERN_NORM: k->fn.norm(y, x, w, n, 1e-5f); break;
     case IG_KERN_SWIGLU: k->fn.swiglu(y, x, w, n); break;
+    case IG_KERN_GEGLU: k->fn.geglu(y, x, w, n); break;
     case IG_KERN_ADD: k->fn.add(y, x, w, n); break;
     case IG_KERN_EXP: k->fn.exp(y, x, n); break;
     case IG_KERN_TO_F16: k->fn.to_f16((uint16_t *)(void *)out, x, n); break;
@@ -359,61 +360,92 @@ static void check_argmax(const ig_kern *k) {
     result(ok, k->name, "wrong index, or a broken row was not noticed");
 }
 
+/* Blocks of keys and values, f16 or f32. */
 typedef struct keys {
-    uint16_t *mem;
-    const uint16_t **block;
+    uint8_t *mem;
+    const void **block;
+    bool f32;
 } keys;
-static keys random_keys(int n_blocks, int n_d) {
-    keys k = {aligned_alloc(64, (size_t)n_blocks * 64 * 4 * (size_t)n_d),
-              malloc((size_t)n_blocks * sizeof *k.block)};
-    for (size_t i = 0; i < (size_t)n_blocks * 128 * (size_t)n_d; i++) k.mem[i] = ig_f32_to_f16(bell());
-    for (int b = 0; b < n_blocks; b++) k.block[b] = k.mem + (size_t)b * 128 * (size_t)n_d;
+static keys random_keys(int n_blocks, int n_d, bool f32) {
+    const size_t n = 128 * (size_t)n_d, bytes = n * (f32 ? 4 : 2);
+    keys k = {aligned_alloc(64, (size_t)n_blocks * bytes), malloc((size_t)n_blocks * sizeof *k.block), f32};
+    for (size_t i = 0; i < (size_t)n_blocks * n; i++) {
+        float x = bell();
+        if (f32) ((float *)(void *)k.mem)[i] = x;
+        else ((uint16_t *)(void *)k.mem)[i] = ig_f32_to_f16(x);
+    }
+    for (int b = 0; b < n_blocks; b++) k.block[b] = k.mem + (size_t)b * bytes;
     return k;
+}
+static double key_value(keys k, int block, size_t i) {
+    const void *p = k.block[block];
+    return k.f32 ? (double)((const float *)p)[i] : (double)ig_f16_to_f32(((const uint16_t *)p)[i]);
+}
+/* One query in double: out[n_out] and the log of the softmax's sum. */
+static double attention64(double *out, int n_out, const float *q, int pos, int window, int n_d, keys kv) {
+    int from = window > 0 && pos >= window ? pos - window + 1 : 0;
+    double top = -1e30, sum = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (int key = from; key <= pos; key++) {
+            double sc = 0;
+            for (int c = 0; c < n_d; c++)
+                sc += (double)q[c] * key_value(kv, key / 64, (size_t)(c * 64 + key % 64));
+            if (pass == 0) {
+                top = sc > top ? sc : top;
+                continue;
+            }
+            sum += exp(sc - top);
+            for (int d = 0; d < n_out; d++)
+                out[d] += exp(sc - top) * key_value(kv, key / 64, (size_t)(64 * n_d + key % 64 * n_d + d));
+        }
+    for (int d = 0; d < n_out; d++) out[d] /= sum;
+    return top + log(sum);
 }
 
 static void check_attention(const ig_kern *k) {
     const ig_kern *ref = ig_kern_reference(IG_KERN_ATTENTION, NULL);
-    bool same = true, alone = true, near = true;
-    for (int round = 0; round < 40; round++) {
+    bool same = true, alone = true, near = true, sees = true;
+    for (int round = 0; round < 80; round++) {
         int n_d = 16 * (1 + (int)(rnd() % 8)), n_q = 1 + (int)(rnd() % 48), start = (int)(rnd() % 300);
         if (round % 10 == 9) start += 1000 + (int)(rnd() % 1200); /* beyond a span of 1024 */
-        keys kv = random_keys((start + n_q) / 64 + 1, n_d);
+        if (round % 20 == 7) n_d = 256;
+        const int window = round % 3 ? 0 : 1 + (int)(rnd() % (round % 2 ? 40 : 700));
+        keys kv = random_keys((start + n_q) / 64 + 1, n_d, round % 4 == 2);
         int *pos = malloc((size_t)n_q * sizeof *pos);
         for (int i = 0; i < n_q; i++) pos[i] = start + (round % 2 ? i : i / 3);
         size_t n = (size_t)n_q * (size_t)n_d;
-        float *q = malloc(n * 4);
+        float *q = malloc(n * 4), lse[48], lse_ref[48], lse_one;
         for (size_t i = 0; i < n; i++) q[i] = bell() * 0.7f;
         guarded y = guard(n * 4), z = guard(n * 4), s = guard(ig_attention_scratch_floats(n_q, n_d) * 4);
-        ig_attention_args a = {(float *)(void *)y.p, q, pos, n_q, n_d, kv.block, (float *)(void *)s.p};
+        ig_attention_args a = {.out = (float *)(void *)y.p, .q = q, .pos = pos, .n_q = n_q, .head_dim = n_d,
+                               .window = window, .f32 = kv.f32, .block = kv.block, .lse = lse,
+                               .scratch = (float *)(void *)s.p};
         k->fn.attention(&a);
-        a.out = (float *)(void *)z.p;
+        a.out = (float *)(void *)z.p, a.lse = lse_ref;
         ref->fn.attention(&a);
-        if (memcmp(y.p, z.p, n * 4)) same = false;
+        if (memcmp(y.p, z.p, n * 4) || memcmp(lse, lse_ref, (size_t)n_q * 4)) same = false;
         int i = (int)(rnd() % (uint32_t)n_q);
-        ig_attention_args one = {(float *)(void *)z.p, q + (size_t)i * (size_t)n_d, pos + i, 1, n_d, kv.block,
-                                 (float *)(void *)s.p};
+        ig_attention_args one = a;
+        one.q = q + (size_t)i * (size_t)n_d, one.pos = pos + i, one.n_q = 1, one.lse = &lse_one;
         k->fn.attention(&one);
-        if (memcmp(z.p, y.p + (size_t)i * (size_t)n_d * 4, (size_t)n_d * 4)) alone = false;
-        for (int d = 0; d < n_d; d++) {
-            double top = -1e30, sum = 0, o = 0;
-            for (int pass = 0; pass < 2; pass++)
-                for (int key = 0; key <= pos[i]; key++) {
-                    const uint16_t *b = kv.block[key / 64];
-                    double sc = 0;
-                    for (int c = 0; c < n_d; c++)
-                        sc += (double)q[i * n_d + c] * (double)ig_f16_to_f32(b[c * 64 + key % 64]);
-                    if (pass == 0)
-                        top = sc > top ? sc : top;
-                    else
-                        sum += exp(sc - top),
-                            o += exp(sc - top) * (double)ig_f16_to_f32(b[64 * n_d + key % 64 * n_d + d]);
-                }
-            if (fabs(o / sum - (double)((float *)(void *)y.p)[(size_t)i * (size_t)n_d + (size_t)d]) > 3e-5)
+        if (memcmp(z.p, y.p + (size_t)i * (size_t)n_d * 4, (size_t)n_d * 4) || lse_one != lse[i]) alone = false;
+        double o[3] = {0}, l = attention64(o, 3, q + i * n_d, pos[i], window, n_d, kv);
+        for (int d = 0; d < 3; d++)
+            if (fabs(o[d] - (double)((float *)(void *)y.p)[(size_t)i * (size_t)n_d + (size_t)d]) > 3e-5)
                 near = false;
-            if (d > 2) break;
+        if (fabs(l - (double)lse[i]) > 1e-4) near = false;
+        if (window > 0 && pos[i] >= window) { /* a block out of the window is not read, a key of it not seen */
+            one.out = (float *)(void *)z.p;
+            int from = pos[i] - window + 1;
+            for (int b = 0; b < from / 64; b++) kv.block[b] = NULL;
+            size_t at = (size_t)(64 * n_d + (from % 64 - 1) * n_d); /* the value just before the window */
+            if (from % 64 > 0 && kv.f32) ((float *)(void *)(uintptr_t)kv.block[from / 64])[at] = 1e6f;
+            k->fn.attention(&one);
+            if (memcmp(z.p, y.p + (size_t)i * (size_t)n_d * 4, (size_t)n_d * 4)) sees = false;
         }
         unguard(y), unguard(z), unguard(s), free(q), free(pos), free(kv.mem), free(kv.block);
     }
+    result(sees, k->name, "a key outside the window changes the result");
     result(same, k->name, "bits differ from the scalar kernel");
     result(alone, k->name, "a query in company differs from the query alone");
     result(near, k->name, "differs from float64 by more than rounding");
@@ -507,14 +539,15 @@ static void bench(const ig_kern *k) {
         free(a);
     } else if (k->op == IG_KERN_ATTENTION) {
         enum { N_Q = 48, D = 64, CTX = 512 };
-        keys kv = random_keys(CTX / 64, D);
+        keys kv = random_keys(CTX / 64, D, false);
         static float q[N_Q * D], y[N_Q * D];
         static int pos[N_Q];
         float *s = aligned_alloc(64, (ig_attention_scratch_floats(N_Q, D) * 4 + 63) / 64 * 64);
         for (int i = 0; i < N_Q * D; i++) q[i] = bell();
         for (int n_q = 3; n_q <= N_Q; n_q += N_Q - 3) {
             for (int i = 0; i < n_q; i++) pos[i] = CTX - 1;
-            ig_attention_args a = {y, q, pos, n_q, D, kv.block, s};
+            ig_attention_args a = {
+                .out = y, .q = q, .pos = pos, .n_q = n_q, .head_dim = D, .block = kv.block, .scratch = s};
             double best = 1e9;
             for (int t = 0; t < (k->cpu_needs ? 200 : 2); t++) {
                 double t0 = cpu_s();

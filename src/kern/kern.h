@@ -71,6 +71,7 @@ typedef enum ig_kern_op {
     IG_KERN_NORM,
     IG_KERN_ROPE,
     IG_KERN_SWIGLU,
+    IG_KERN_GEGLU,
     IG_KERN_ADD,
     IG_KERN_TO_F16,
     IG_KERN_ATTENTION,
@@ -104,6 +105,8 @@ typedef void ig_norm_fn(float *y, const float *x, const float *w, int n, float e
 typedef void ig_rope_fn(float *lo, float *hi, const float *cos, const float *sin, int n);
 /* y[i] = gate[i] / (1 + exp(-gate[i])) * up[i] */
 typedef void ig_swiglu_fn(float *y, const float *gate, const float *up, int n);
+/* y[i] = gelu(gate[i]) * up[i], the tanh form: x / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3) */
+typedef void ig_geglu_fn(float *y, const float *gate, const float *up, int n);
 typedef void ig_add_fn(float *y, const float *a, const float *b, int n);
 typedef void ig_to_f16_fn(uint16_t *y, const float *x, int n);
 /* y[i] = exp(x[i]); 0 below -87.3, exp(88) above 88, NaN stays NaN. */
@@ -153,14 +156,19 @@ typedef struct ig_softmax_state {
 typedef float ig_softmax_step_fn(float *l, int n, ig_softmax_state *s);
 
 /* Attention of n_q queries of one sequence and one kv head. Query i, at position pos[i] (ascending), sees
- * keys 0..pos[i]. Keys 64 b .. 64 b + 63 are at block[b]: K [D][64], then V [64][D], f16. */
+ * keys 0..pos[i], or with a window the last `window` of them. Keys 64 b .. 64 b + 63 are at block[b]: K [D][64],
+ * then V [64][D], f16 (from the pool) or f32 (training). block[b] is read only when a query sees a key of it;
+ * all of such a block must be finite. */
 enum { IG_ATTENTION_QUERIES_MAX = 64, IG_HEAD_DIM_MAX = 256, IG_ATTENTION_SPAN_BLOCKS = 16 };
 typedef struct ig_attention_args {
     float *out;     /* [n_q][D] */
     const float *q; /* [n_q][D], already scaled */
     const int *pos; /* [n_q] */
     int n_q, head_dim;
-    const uint16_t *const *block;
+    int window;     /* 0: none */
+    bool f32;       /* what the blocks hold */
+    const void *const *block;
+    float *lse;     /* [n_q] log of the sum of exp(score), or NULL */
     float *scratch; /* ig_attention_scratch_floats(n_q, head_dim), aligned to 64 bytes */
 } ig_attention_args;
 typedef void ig_attention_fn(const ig_attention_args *a);
@@ -185,6 +193,7 @@ typedef struct ig_kern {
         ig_norm_fn *norm;
         ig_rope_fn *rope;
         ig_swiglu_fn *swiglu;
+        ig_geglu_fn *geglu;
         ig_add_fn *add;
         ig_to_f16_fn *to_f16;
         ig_attention_fn *attention;

@@ -1,6 +1,7 @@
 /* loop_attention: one query after the other, the definition. Fast tiles are in tuned/.
- * For a query at position p, key blocks of 64 at absolute positions, spans of 16 blocks:
- *   score   s[k] = fma chain over d ascending of q[d] * K[d][k]; keys past p count as -1e30
+ * For a query at position p, key blocks of 64 at absolute positions, spans of 16 blocks; the first key it sees
+ * is f = max(0, p - window + 1), blocks and spans before f's do not exist for it:
+ *   score   s[k] = fma chain over d ascending of q[d] * K[d][k]; keys outside f..p count as -1e30
  *   in a span, blocks ascending, from m = -1e30, l = 0, acc = 0:
  *           m' = max(m, max s); e[k] = exp(s[k] - m')
  *           when m' != m: c = exp(m - m'), l = l * c, acc = acc * c
@@ -8,7 +9,7 @@
  *   spans ascending: the first is the total; then with m'' = max(M, m), c = exp(M - m''), e = exp(m - m''):
  *           L = fma(l, e, L * c), A[d] = fma(acc[d], e, A[d] * c)
  *   out[d] = A[d] * (1 / L) + 0: a tile that multiplies masked values by 0 can change the sign of a zero,
- *            and this takes it away. */
+ *            and this takes it away. lse = (float)(M + log L), in double. */
 #include "kern/simd.h"
 
 #include <math.h>
@@ -19,21 +20,28 @@ static float exp1(float x) {
     vf_store(t, vf_exp(vf_load(t)));
     return t[0];
 }
+static inline float value(const void *p, bool f32, size_t i) {
+    return f32 ? ((const float *)p)[i] : ig_f16_to_f32(((const uint16_t *)p)[i]);
+}
 
 static void one_query(const ig_attention_args *a, int i, float *acc, float *total) {
     const int n_d = a->head_dim, pos = a->pos[i], n_blocks = pos / 64 + 1;
+    const int see_from = a->window > 0 && pos >= a->window ? pos - a->window + 1 : 0;
+    const int block_from = see_from / 64;
     const float *q = a->q + (size_t)i * (size_t)n_d;
     float s[64], m = -1e30f, l = 0.0f, top = 0.0f, sum = 0.0f;
     for (int d = 0; d < n_d; d++) acc[d] = 0.0f;
-    for (int b = 0; b < n_blocks; b++) {
-        const uint16_t *kt = a->block[b], *v = kt + (size_t)64 * (size_t)n_d;
+    for (int b = block_from; b < n_blocks; b++) {
+        const void *kv = a->block[b];
+        const size_t v_at = (size_t)64 * (size_t)n_d;
+        const int from = see_from > b * 64 ? see_from - b * 64 : 0;
         int n_keys = pos - b * 64 + 1;
         if (n_keys > 64) n_keys = 64;
         float high = m;
         for (int k = 0; k < 64; k++) {
             float x = 0.0f;
-            for (int d = 0; d < n_d; d++) x = fmaf(q[d], ig_f16_to_f32(kt[d * 64 + k]), x);
-            s[k] = k < n_keys ? x : -1e30f;
+            for (int d = 0; d < n_d; d++) x = fmaf(q[d], value(kv, a->f32, (size_t)(d * 64 + k)), x);
+            s[k] = k >= from && k < n_keys ? x : -1e30f;
             high = s[k] > high || s[k] != s[k] ? s[k] : high;
         }
         vf lanes = vf_set(0.0f);
@@ -49,11 +57,12 @@ static void one_query(const ig_attention_args *a, int i, float *acc, float *tota
             m = high;
         }
         l = l + vf_sum(lanes);
-        for (int k = 0; k < n_keys; k++)
-            for (int d = 0; d < n_d; d++) acc[d] = fmaf(s[k], ig_f16_to_f32(v[k * n_d + d]), acc[d]);
+        for (int k = from; k < n_keys; k++)
+            for (int d = 0; d < n_d; d++)
+                acc[d] = fmaf(s[k], value(kv, a->f32, v_at + (size_t)(k * n_d + d)), acc[d]);
         bool last = b + 1 == n_blocks;
         if ((b + 1) % IG_ATTENTION_SPAN_BLOCKS != 0 && !last) continue;
-        if (b < IG_ATTENTION_SPAN_BLOCKS) {
+        if (b / IG_ATTENTION_SPAN_BLOCKS == block_from / IG_ATTENTION_SPAN_BLOCKS) {
             top = m, sum = l;
             for (int d = 0; d < n_d; d++) total[d] = acc[d];
         } else {
@@ -68,6 +77,7 @@ static void one_query(const ig_attention_args *a, int i, float *acc, float *tota
     float inv = 1.0f / sum;
     float *out = a->out + (size_t)i * (size_t)n_d;
     for (int d = 0; d < n_d; d++) out[d] = total[d] * inv + 0.0f;
+    if (a->lse) a->lse[i] = (float)((double)top + ig_math_log((double)sum));
 }
 
 static void attention(const ig_attention_args *a) {

@@ -64,6 +64,17 @@ static void swiglu(float *y, const float *gate, const float *up, int n) {
     if (i < n) store_some(y + i, swiglu8(load_some(gate + i, n - i), load_some(up + i, n - i)), n - i);
 }
 
+static inline vf geglu8(vf g, vf u) {
+    const vf a = vf_set(1.5957691216057308f), b = vf_set(0.07135481282553506f); /* 2 sqrt(2 / pi), times 0.044715 */
+    vf twice = vf_mul(g, vf_fma(vf_mul(g, g), b, a));
+    return vf_mul(vf_div(g, vf_add(vf_set(1.0f), vf_exp(vf_neg(twice)))), u);
+}
+static void geglu(float *y, const float *gate, const float *up, int n) {
+    int i = 0;
+    for (; i + 8 <= n; i += 8) vf_store(y + i, geglu8(vf_load(gate + i), vf_load(up + i)));
+    if (i < n) store_some(y + i, geglu8(load_some(gate + i, n - i), load_some(up + i, n - i)), n - i);
+}
+
 static void add(float *y, const float *a, const float *b, int n) {
     int i = 0;
     for (; i + 8 <= n; i += 8) vf_store(y + i, vf_add(vf_load(a + i), vf_load(b + i)));
@@ -124,6 +135,14 @@ static const ig_kern kerns[] = {
      KERN_NAME("swiglu"),
      "equals scalar",
      {.swiglu = swiglu}},
+    {IG_KERN_GEGLU,
+     NULL,
+     IG_TIER_L3,
+     SIMD_NEEDS,
+     SIMD_SPEED,
+     KERN_NAME("geglu"),
+     "equals scalar",
+     {.geglu = geglu}},
     {IG_KERN_ADD, NULL, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED, KERN_NAME("add"), "equals scalar", {.add = add}},
     {IG_KERN_ROPE,
      NULL,

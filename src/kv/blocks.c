@@ -62,17 +62,26 @@ ig_status ig_kv_pool_make(ig_kv_pool **out, ig_kv_shape shape, int n_blocks, int
         return ig_fail(err, IG_EINVAL,
                        "kv pool: %d blocks (1..%d), %d sequences (1..%d) of %d tokens (1..%d)", n_blocks,
                        BLOCKS_MAX, n_seqs, SEQS_MAX, seq_tokens_max, SEQ_TOKENS_MAX);
-    if (shape.n_layers < 1 || shape.n_layers > 4096 || shape.n_kv_heads < 1 || shape.n_kv_heads > 4096 ||
-        shape.head_dim < 1 || shape.head_dim > 4096)
-        return ig_fail(err, IG_EINVAL, "kv pool: %d layers, %d heads of %d, limit 4096 each", shape.n_layers,
-                       shape.n_kv_heads, shape.head_dim);
+    if (shape.n_groups < 1 || shape.n_groups > IG_KV_GROUPS_MAX)
+        return ig_fail(err, IG_EINVAL, "kv pool: %d groups of layers (1..%d)", shape.n_groups,
+                       IG_KV_GROUPS_MAX);
+    for (int i = 0; i < shape.n_groups; i++) {
+        const ig_kv_group g = shape.group[i];
+        if (g.n_layers < 1 || g.n_layers > 4096 || g.n_kv_heads < 1 || g.n_kv_heads > 4096 ||
+            g.head_dim < 1 || g.head_dim > 4096 || g.window < 0)
+            return ig_fail(err, IG_EINVAL, "kv pool: %d layers, %d heads of %d, limit 4096 each; window %d",
+                           g.n_layers, g.n_kv_heads, g.head_dim, g.window);
+    }
     if ((size_t)n_blocks > SIZE_MAX / ig_kv_block_bytes(shape))
         return ig_fail(err, IG_ELIMIT, "kv pool: %d blocks of %zu bytes", n_blocks, ig_kv_block_bytes(shape));
 
     p = calloc(1, sizeof *p);
     if (!p) return ig_fail(err, IG_ELIMIT, "kv pool: no memory for %zu bytes", sizeof *p);
     p->shape = shape;
-    p->block_halves = ig_kv_block_bytes(shape) / sizeof(uint16_t);
+    for (int i = 0; i < shape.n_groups; i++) {
+        p->group_at[i] = p->block_halves;
+        p->block_halves += ig_kv_group_block_bytes(shape.group[i]) / sizeof(uint16_t);
+    }
     set_counts(p, n_blocks, n_seqs, seq_tokens_max);
     p->blocks_bytes = (size_t)n_blocks * ig_kv_block_bytes(shape);
     p->tables_bytes = ig_kv_pool_table_bytes(n_blocks, n_seqs, seq_tokens_max);
@@ -111,14 +120,13 @@ ig_kv_shape ig_kv_pool_shape(const ig_kv_pool *p) {
     return p->shape;
 }
 
-uint16_t *ig_kv_at(const ig_kv_pool *p, int block, int layer, int kv_head) {
-    ig_kv_shape s = p->shape;
-    size_t head_halves = (size_t)s.head_dim * IG_KV_BLOCK_TOKENS * 2u;
-
-    ig_assert(block >= 0 && block < p->n_blocks && layer >= 0 && layer < s.n_layers && kv_head >= 0 &&
-              kv_head < s.n_kv_heads);
-    return p->blocks + (size_t)block * p->block_halves +
-           ((size_t)layer * (size_t)s.n_kv_heads + (size_t)kv_head) * head_halves;
+uint16_t *ig_kv_at(const ig_kv_pool *p, int block, ig_kv_layer l, int kv_head) {
+    ig_assert(block >= 0 && block < p->n_blocks && l.group >= 0 && l.group < p->shape.n_groups);
+    const ig_kv_group *g = &p->shape.group[l.group];
+    size_t head_halves = (size_t)g->head_dim * IG_KV_BLOCK_TOKENS * 2u;
+    ig_assert(l.layer >= 0 && l.layer < g->n_layers && kv_head >= 0 && kv_head < g->n_kv_heads);
+    return p->blocks + (size_t)block * p->block_halves + p->group_at[l.group] +
+           ((size_t)l.layer * (size_t)g->n_kv_heads + (size_t)kv_head) * head_halves;
 }
 
 /* ---- blocks ----------------------------------------------------------------------------------------- */
@@ -202,25 +210,31 @@ static bool halves_finite(const uint16_t *h, size_t n, size_t stride) {
     return bad == 0;
 }
 
-bool ig_kv_seq_finite(const ig_kv_pool *p, const ig_kv_seq *s) {
-    size_t dims = (size_t)p->shape.head_dim;
-    int n_blocks = ig_kv_blocks_for(s->n_tokens);
-    if (n_blocks == 0) return true;
+static bool row_finite(const uint16_t *k, size_t dims, size_t row) {
+    const uint16_t *v = k + dims * IG_KV_BLOCK_TOKENS;
+    return halves_finite(k + row, dims, IG_KV_BLOCK_TOKENS) && halves_finite(v + row * dims, dims, 1);
+}
 
-    for (int head = 0; head < p->shape.n_kv_heads; head++)
-        for (int i = 0; i < n_blocks; i++)
-            if (!halves_finite(ig_kv_at(p, s->block[i], p->shape.n_layers - 1, head),
-                               2 * dims * IG_KV_BLOCK_TOKENS, 1))
-                return false;
-
-    size_t row = (size_t)(s->n_tokens - 1) % IG_KV_BLOCK_TOKENS;
-    for (int layer = 0; layer < p->shape.n_layers; layer++)
-        for (int head = 0; head < p->shape.n_kv_heads; head++) {
-            const uint16_t *k = ig_kv_at(p, s->block[n_blocks - 1], layer, head);
-            const uint16_t *v = k + dims * IG_KV_BLOCK_TOKENS;
-            if (!halves_finite(k + row, dims, IG_KV_BLOCK_TOKENS)) return false;
-            if (!halves_finite(v + row * dims, dims, 1)) return false;
+static bool group_finite(const ig_kv_pool *p, const ig_kv_seq *s, int group) {
+    const ig_kv_group *g = &p->shape.group[group];
+    const size_t dims = (size_t)g->head_dim, row = (size_t)(s->n_tokens - 1) % IG_KV_BLOCK_TOKENS;
+    const int n_blocks = ig_kv_blocks_for(s->n_tokens);
+    for (int head = 0; head < g->n_kv_heads; head++) {
+        for (int i = 0; i < n_blocks; i++) {
+            const uint16_t *k = ig_kv_at(p, s->block[i], (ig_kv_layer){group, g->n_layers - 1}, head);
+            if (!halves_finite(k, 2 * dims * IG_KV_BLOCK_TOKENS, 1)) return false;
         }
+        for (int layer = 0; layer < g->n_layers; layer++)
+            if (!row_finite(ig_kv_at(p, s->block[n_blocks - 1], (ig_kv_layer){group, layer}, head), dims, row))
+                return false;
+    }
+    return true;
+}
+
+bool ig_kv_seq_finite(const ig_kv_pool *p, const ig_kv_seq *s) {
+    if (s->n_tokens == 0) return true;
+    for (int g = 0; g < p->shape.n_groups; g++)
+        if (!group_finite(p, s, g)) return false;
     return true;
 }
 

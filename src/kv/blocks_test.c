@@ -4,24 +4,25 @@
 
 #include <string.h>
 
-static const ig_kv_shape SHAPE = {2, 2, 8};
+static const ig_kv_shape SHAPE = {1, {{2, 2, 8, 0}}};
+static const int DIMS = 8;
 
 /* One number a position, in every part of the block that the position owns. */
 static void write_row(ig_kv_pool *p, const ig_kv_seq *s, int pos, uint16_t value) {
     int row = pos % IG_KV_BLOCK_TOKENS;
-    for (int layer = 0; layer < SHAPE.n_layers; layer++)
-        for (int head = 0; head < SHAPE.n_kv_heads; head++) {
-            uint16_t *k = ig_kv_at(p, s->block[pos / IG_KV_BLOCK_TOKENS], layer, head);
-            uint16_t *v = k + SHAPE.head_dim * IG_KV_BLOCK_TOKENS;
-            for (int d = 0; d < SHAPE.head_dim; d++) {
+    for (int layer = 0; layer < SHAPE.group[0].n_layers; layer++)
+        for (int head = 0; head < SHAPE.group[0].n_kv_heads; head++) {
+            uint16_t *k = ig_kv_at(p, s->block[pos / IG_KV_BLOCK_TOKENS], (ig_kv_layer){0, layer}, head);
+            uint16_t *v = k + DIMS * IG_KV_BLOCK_TOKENS;
+            for (int d = 0; d < DIMS; d++) {
                 k[d * IG_KV_BLOCK_TOKENS + row] = value;
-                v[row * SHAPE.head_dim + d] = value;
+                v[row * DIMS + d] = value;
             }
         }
 }
 
 static uint16_t read_row(const ig_kv_pool *p, const ig_kv_seq *s, int pos) {
-    return ig_kv_at(p, s->block[pos / IG_KV_BLOCK_TOKENS], 1, 1)[pos % IG_KV_BLOCK_TOKENS];
+    return ig_kv_at(p, s->block[pos / IG_KV_BLOCK_TOKENS], (ig_kv_layer){0, 1}, 1)[pos % IG_KV_BLOCK_TOKENS];
 }
 
 static void fill(ig_kv_pool *p, ig_kv_seq *s, const uint32_t *tokens, int n) {
@@ -92,8 +93,8 @@ TEST(a_pool_of_a_wrong_size_is_refused_with_the_number) {
     ig_err err = {0};
     CHECK(ig_kv_pool_make(&p, SHAPE, 0, 1, 64, &err) == IG_EINVAL && p == NULL);
     CHECK(ig_kv_pool_make(&p, SHAPE, 1 << 30, 1, 64, &err) == IG_EINVAL && strstr(err.msg, "1073741824"));
-    CHECK(ig_kv_pool_make(&p, (ig_kv_shape){2, 0, 8}, 4, 1, 64, &err) == IG_EINVAL && p == NULL);
-    const ig_kv_shape big = {4096, 4096, 4096};
+    CHECK(ig_kv_pool_make(&p, (ig_kv_shape){1, {{2, 0, 8, 0}}}, 4, 1, 64, &err) == IG_EINVAL && p == NULL);
+    const ig_kv_shape big = {1, {{4096, 4096, 4096, 0}}};
     CHECK(ig_kv_pool_make(&p, big, 1 << 24, 1, 64, &err) == IG_ELIMIT && p == NULL);
 }
 
@@ -104,15 +105,15 @@ TEST(what_is_not_finite_is_seen_and_scrubbed) {
 
     fill(p, s, x, 100);
     CHECK(ig_kv_seq_finite(p, s));
-    ig_kv_at(p, s->block[0], 1, 0)[17] = 0x7e00;     /* NaN in the last layer, an early position */
+    ig_kv_at(p, s->block[0], (ig_kv_layer){0, 1}, 0)[17] = 0x7e00;     /* NaN in the last layer, an early position */
     CHECK(!ig_kv_seq_finite(p, s));
     ig_kv_seq_scrub(p, s);
     CHECK(ig_kv_seq_finite(p, s));
-    ig_kv_at(p, s->block[1], 0, 1)[99 - 64] = 0xfc00; /* -inf in the first layer, the last row */
+    ig_kv_at(p, s->block[1], (ig_kv_layer){0, 0}, 1)[99 - 64] = 0xfc00; /* -inf in the first layer, the last row */
     CHECK(!ig_kv_seq_finite(p, s));
     ig_kv_seq_scrub(p, s);
     ig_kv_seq_close(p, s);
     for (int b = 0; b < 4; b++)
-        for (size_t i = 0; i < ig_kv_block_bytes(SHAPE) / 2; i++) CHECK(ig_kv_at(p, b, 0, 0)[i] == 0);
+        for (size_t i = 0; i < ig_kv_block_bytes(SHAPE) / 2; i++) CHECK(ig_kv_at(p, b, (ig_kv_layer){0, 0}, 0)[i] == 0);
     ig_kv_pool_free(p);
 }

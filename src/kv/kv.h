@@ -11,21 +11,39 @@
  * Not here: what is in a row (kern/loop_attn.c), who is admitted (engine/).
  *
  * Layout of a block, f16, D = head_dim:
- *     for each layer, for each kv head:  K transposed [D][64], then V [64][D]
+ *     for each group, for each layer of it, for each kv head:  K transposed [D][64], then V [64][D]
  * Lanes of a kernel run over the 64 keys for scores and over D for values, so no sum is ever split. */
 #ifndef IG_KV_H
 #define IG_KV_H
 
 #include "base/base.h"
 
-enum { IG_KV_BLOCK_TOKENS = 64 };
+enum { IG_KV_BLOCK_TOKENS = 64, IG_KV_GROUPS_MAX = 2 };
+
+/* Layers that keep the same: all positions, or those of a window. */
+typedef struct ig_kv_group {
+    int n_layers, n_kv_heads, head_dim;
+    int window; /* positions that a row sees, itself included; 0: all */
+} ig_kv_group;
 
 typedef struct ig_kv_shape {
-    int n_layers, n_kv_heads, head_dim;
+    int n_groups;
+    ig_kv_group group[IG_KV_GROUPS_MAX];
 } ig_kv_shape;
 
+/* One layer in the pool. */
+typedef struct ig_kv_layer {
+    int group, layer; /* layer: inside the group */
+} ig_kv_layer;
+
+static inline size_t ig_kv_group_block_bytes(ig_kv_group g) {
+    return (size_t)g.n_layers * (size_t)g.n_kv_heads * (size_t)g.head_dim * IG_KV_BLOCK_TOKENS * 2u * 2u;
+}
+/* A block of every group. */
 static inline size_t ig_kv_block_bytes(ig_kv_shape s) {
-    return (size_t)s.n_layers * (size_t)s.n_kv_heads * (size_t)s.head_dim * IG_KV_BLOCK_TOKENS * 2u * 2u;
+    size_t n = 0;
+    for (int g = 0; g < s.n_groups; g++) n += ig_kv_group_block_bytes(s.group[g]);
+    return n;
 }
 
 typedef struct ig_kv_pool ig_kv_pool;
@@ -40,7 +58,7 @@ size_t ig_kv_pool_table_bytes(int n_blocks, int n_seqs, int seq_tokens_max);
 ig_kv_shape ig_kv_pool_shape(const ig_kv_pool *p);
 
 /* The K part of (block, layer, head); the V part follows at + head_dim * 64 halves. */
-uint16_t *ig_kv_at(const ig_kv_pool *p, int block, int layer, int kv_head);
+uint16_t *ig_kv_at(const ig_kv_pool *p, int block, ig_kv_layer layer, int kv_head);
 
 /* ---- sequences -------------------------------------------------------------------------------------- */
 
@@ -65,8 +83,8 @@ static inline int ig_kv_blocks_for(int n_tokens) {
 bool ig_kv_seq_reserve(ig_kv_pool *p, ig_kv_seq *s, int n_tokens);
 
 /* False when what s computed holds a NaN or an infinity that could reach another row: such a sequence is
- * scrubbed and never inserted. Looks at the last layer of every position and at every layer of the last
- * position: whatever is not finite further up has spoiled these, since each row sees all before it. */
+ * scrubbed and never inserted. Looks at the last layer of each group at every position and at every layer
+ * of the last position: a row sees itself, so whatever is not finite further up has spoiled its last layer. */
 bool ig_kv_seq_finite(const ig_kv_pool *p, const ig_kv_seq *s);
 /* Zeroes the blocks that only s holds: a block given back must be finite for its next user. */
 void ig_kv_seq_scrub(ig_kv_pool *p, ig_kv_seq *s);

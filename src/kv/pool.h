@@ -21,7 +21,7 @@ typedef struct node {
 
 struct ig_kv_pool {
     ig_kv_shape shape;
-    size_t block_halves;
+    size_t block_halves, group_at[IG_KV_GROUPS_MAX]; /* halves of a block; where a group starts in it */
     uint16_t *blocks;
     void *blocks_map, *tables_map;
     size_t blocks_bytes, tables_bytes;

@@ -5,16 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const ig_kv_shape SHAPE = {1, 1, 8};
+static const ig_kv_shape SHAPE = {1, {{1, 1, 8, 0}}};
 
 /* A position's row holds its token, 8 bits a half, so that every value is finite. */
 static void write_row(ig_kv_pool *p, const ig_kv_seq *s, int pos, uint32_t token) {
-    uint16_t *k = ig_kv_at(p, s->block[pos / IG_KV_BLOCK_TOKENS], 0, 0) + pos % IG_KV_BLOCK_TOKENS;
+    uint16_t *k = ig_kv_at(p, s->block[pos / IG_KV_BLOCK_TOKENS], (ig_kv_layer){0, 0}, 0) + pos % IG_KV_BLOCK_TOKENS;
     for (int d = 0; d < 4; d++) k[d * IG_KV_BLOCK_TOKENS] = (uint16_t)(token >> 8 * d & 255u);
 }
 
 static uint32_t read_row(const ig_kv_pool *p, const ig_kv_seq *s, int pos) {
-    const uint16_t *k = ig_kv_at(p, s->block[pos / IG_KV_BLOCK_TOKENS], 0, 0) + pos % IG_KV_BLOCK_TOKENS;
+    const uint16_t *k = ig_kv_at(p, s->block[pos / IG_KV_BLOCK_TOKENS], (ig_kv_layer){0, 0}, 0) + pos % IG_KV_BLOCK_TOKENS;
     uint32_t token = 0;
     for (int d = 0; d < 4; d++) token |= (uint32_t)k[d * IG_KV_BLOCK_TOKENS] << 8 * d;
     return token;

@@ -69,8 +69,10 @@ typedef struct state {
     float top, sum;     /* of the spans before */
 } state;
 
-/* Scores of one query in one block to weights; gives the factor by which its accumulator shrinks. */
-INLINE float softmax_block(float *s, int n_keys, state *st) {
+/* Scores of one query in one block, keys from..n_keys - 1 seen, to weights; gives the factor by which its
+ * accumulator shrinks. */
+INLINE float softmax_block(float *s, int from, int n_keys, state *st) {
+    for (int k = 0; k < from; k++) s[k] = -1e30f;
     for (int k = n_keys; k < 64; k++) s[k] = -1e30f;
     __m256 v = _mm256_loadu_ps(s), nan = _mm256_cmp_ps(v, v, _CMP_UNORD_Q);
     for (int k = 8; k < 64; k += 8) {
@@ -114,56 +116,65 @@ static void close_span(float *total, float *acc, state *st, int n_d, bool first)
     memset(acc, 0, (size_t)n_d * sizeof *acc);
 }
 
+static int see_from(const ig_attention_args *a, int i) {
+    return a->window > 0 && a->pos[i] >= a->window ? a->pos[i] - a->window + 1 : 0;
+}
+
+/* C[m][n_cols] (+)= A B with B one half of a block in the form it has. */
+INLINE void block_product(float *c, size_t ldc, const float *x, size_t lda, const void *b, size_t ldb, int m,
+                          int n_cols, int kk, bool f16, const bool add) {
+    if (f16) product(c, ldc, x, lda, b, ldb, m, n_cols, kk, true, add);
+    else product(c, ldc, x, lda, b, ldb, m, n_cols, kk, false, add);
+}
+
 static void attention(const ig_attention_args *a) {
     const int n_q = a->n_q, n_d = a->head_dim, last = a->pos[n_q - 1] / 64;
     const size_t row = (size_t)n_d;
-    const bool wide = n_q >= WIDEN_FROM_QUERIES;
+    const bool wide = !a->f32 && n_q >= WIDEN_FROM_QUERIES, f16 = !a->f32 && !wide;
     float *s = a->scratch, *acc = s + (size_t)n_q * 64, *block32 = acc + (size_t)n_q * row, *total = a->out;
     state st[IG_ATTENTION_QUERIES_MAX];
     memset(acc, 0, (size_t)n_q * row * sizeof *acc);
     for (int i = 0; i < n_q; i++) st[i] = (state){.m = -1e30f};
 
-    int first = 0; /* queries before it are done: they end in an earlier block */
-    for (int b = 0; b <= last; b++) {
-        const uint16_t *kt = a->block[b], *v = kt + 64 * row;
+    /* Queries first..end - 1 see keys of block b: those before ended in an earlier one, those after begin
+     * in a later one. */
+    int first = 0, end = 0;
+    for (int b = see_from(a, 0) / 64; b <= last; b++) {
         while (a->pos[first] < b * 64) first++;
-        const int m = n_q - first;
+        while (end < n_q && see_from(a, end) / 64 <= b) end++;
+        if (first == end) continue;
+        const void *kt = a->block[b];
+        const void *v = a->f32 ? (const void *)((const float *)kt + 64 * row)
+                               : (const void *)((const uint16_t *)kt + 64 * row);
+        const int m = end - first;
         float *sf = s + (size_t)first * 64, *af = acc + (size_t)first * row;
-        const float *qf = a->q + (size_t)first * row;
-        if (wide) {
-            widen(block32, kt, 64 * row);
-            product(sf, 64, qf, row, block32, 64, m, 64, n_d, false, false);
-        } else {
-            product(sf, 64, qf, row, kt, 64, m, 64, n_d, true, false);
-        }
+        if (wide) widen(block32, kt, 64 * row);
+        block_product(sf, 64, a->q + (size_t)first * row, row, wide ? block32 : kt, 64, m, 64, n_d, f16, false);
         int top_keys = 0;
-        for (int i = first; i < n_q; i++) {
-            int n_keys = a->pos[i] - b * 64 + 1;
+        for (int i = first; i < end; i++) {
+            int n_keys = a->pos[i] - b * 64 + 1, from = see_from(a, i) - b * 64;
             if (n_keys > 64) n_keys = 64;
             if (n_keys > top_keys) top_keys = n_keys;
-            float c = softmax_block(s + (size_t)i * 64, n_keys, st + i);
+            float c = softmax_block(s + (size_t)i * 64, from, n_keys, st + i);
             if (c != 1.0f) {
                 __m256 vc = _mm256_set1_ps(c);
                 for (int d = 0; d < n_d; d += 8)
                     vf_store(acc + (size_t)i * row + d, vf_mul(vf_load(acc + (size_t)i * row + d), vc));
             }
         }
-        if (wide) {
-            widen(block32, v, (size_t)top_keys * row);
-            product(af, row, sf, 64, block32, row, m, n_d, top_keys, false, true);
-        } else {
-            product(af, row, sf, 64, v, row, m, n_d, top_keys, true, true);
-        }
+        if (wide) widen(block32, v, (size_t)top_keys * row);
+        block_product(af, row, sf, 64, wide ? block32 : v, row, m, n_d, top_keys, f16, true);
         bool ends = (b + 1) % IG_ATTENTION_SPAN_BLOCKS == 0;
-        for (int i = first; i < n_q; i++)
+        for (int i = first; i < end; i++)
             if (ends || a->pos[i] / 64 == b)
                 close_span(total + (size_t)i * row, acc + (size_t)i * row, st + i, n_d,
-                           b < IG_ATTENTION_SPAN_BLOCKS);
+                           b / IG_ATTENTION_SPAN_BLOCKS == see_from(a, i) / 64 / IG_ATTENTION_SPAN_BLOCKS);
     }
     for (int i = 0; i < n_q; i++) {
         __m256 inv = _mm256_set1_ps(1.0f / st[i].sum), zero = _mm256_setzero_ps();
         float *o = total + (size_t)i * row;
         for (int d = 0; d < n_d; d += 8) vf_store(o + d, vf_add(vf_mul(vf_load(o + d), inv), zero));
+        if (a->lse) a->lse[i] = (float)((double)st[i].top + ig_math_log((double)st[i].sum));
     }
 }
 
