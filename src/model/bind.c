@@ -35,6 +35,7 @@ static int dim_of(const ig_model_config *c, ig_dim d) {
     case IG_DIM_FFN: return c->ffn_width;
     case IG_DIM_Q: return c->n_heads * c->head_dim;
     case IG_DIM_KV: return c->n_kv_heads * c->head_dim;
+    case IG_DIM_HEAD: return c->head_dim;
     case IG_DIM_VOCAB: return c->n_vocab;
     default: return 1;
     }
@@ -244,7 +245,8 @@ ig_status ig_model_bind(ig_model *m, const ig_gguf *g, const ig_model_options *o
     b.src = calloc((size_t)b.src_max, sizeof *b.src);
     b.used = calloc((size_t)ig_gguf_n_tensors(g) + 1, sizeof *b.used);
     m->vectors = b.floats =
-        calloc((size_t)c->width, (size_t)(c->n_layers + 1) * IG_LAYER_VECTORS_MAX * sizeof(float));
+        calloc((size_t)(c->width > c->head_dim ? c->width : c->head_dim),
+               (size_t)(c->n_layers + 1) * IG_LAYER_VECTORS_MAX * sizeof(float));
     if (!b.src || !b.used || !b.floats) {
         st = ig_fail(err, IG_ELIMIT, "no memory to bind %d layers", c->n_layers);
         goto out;

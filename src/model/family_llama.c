@@ -6,31 +6,28 @@
 #include <math.h>
 #include <string.h>
 
-enum { Q, K, V, O, GATE, UP, DOWN }; /* ig_layer.w */
-enum { ATTN_NORM, FFN_NORM };        /* ig_layer.v */
-
 static const char *const names[] = {"llama", NULL};
 
 static const ig_weight_spec layer_rows[] = {
-    {.name = "blk.%d.attn_norm.weight", .vector = true, .slot = ATTN_NORM, .cols = IG_DIM_WIDTH},
+    {.name = "blk.%d.attn_norm.weight", .vector = true, .slot = IG_V_ATTN_NORM, .cols = IG_DIM_WIDTH},
     {.name = "blk.%d.attn_q.weight",
-     .slot = Q,
+     .slot = IG_W_Q,
      .rows = IG_DIM_Q,
      .cols = IG_DIM_WIDTH,
      .order = IG_ROWS_ROPE,
      .interleaved = true},
     {.name = "blk.%d.attn_k.weight",
-     .slot = K,
+     .slot = IG_W_K,
      .rows = IG_DIM_KV,
      .cols = IG_DIM_WIDTH,
      .order = IG_ROWS_ROPE,
      .interleaved = true},
-    {.name = "blk.%d.attn_v.weight", .slot = V, .rows = IG_DIM_KV, .cols = IG_DIM_WIDTH},
-    {.name = "blk.%d.attn_output.weight", .slot = O, .rows = IG_DIM_WIDTH, .cols = IG_DIM_Q},
-    {.name = "blk.%d.ffn_norm.weight", .vector = true, .slot = FFN_NORM, .cols = IG_DIM_WIDTH},
-    {.name = "blk.%d.ffn_gate.weight", .slot = GATE, .rows = IG_DIM_FFN, .cols = IG_DIM_WIDTH},
-    {.name = "blk.%d.ffn_up.weight", .slot = UP, .rows = IG_DIM_FFN, .cols = IG_DIM_WIDTH},
-    {.name = "blk.%d.ffn_down.weight", .slot = DOWN, .rows = IG_DIM_WIDTH, .cols = IG_DIM_FFN},
+    {.name = "blk.%d.attn_v.weight", .slot = IG_W_V, .rows = IG_DIM_KV, .cols = IG_DIM_WIDTH},
+    {.name = "blk.%d.attn_output.weight", .slot = IG_W_O, .rows = IG_DIM_WIDTH, .cols = IG_DIM_Q},
+    {.name = "blk.%d.ffn_norm.weight", .vector = true, .slot = IG_V_FFN_NORM, .cols = IG_DIM_WIDTH},
+    {.name = "blk.%d.ffn_gate.weight", .slot = IG_W_GATE, .rows = IG_DIM_FFN, .cols = IG_DIM_WIDTH},
+    {.name = "blk.%d.ffn_up.weight", .slot = IG_W_UP, .rows = IG_DIM_FFN, .cols = IG_DIM_WIDTH},
+    {.name = "blk.%d.ffn_down.weight", .slot = IG_W_DOWN, .rows = IG_DIM_WIDTH, .cols = IG_DIM_FFN},
     {.name = NULL},
 };
 
@@ -66,7 +63,7 @@ static ig_status refuse_variants(const ig_gguf *g, ig_err *err) {
 }
 
 static ig_status config(ig_model_config *out, const ig_gguf *g, ig_err *err) {
-    ig_model_config c = {.rope_base = 10000.0};
+    ig_model_config c = {.embed_scale = 1.0f, .rope_base = 10000.0, .rope_factor = 1.0};
     ig_status st;
     int rope_dims;
     double eps;
@@ -100,17 +97,8 @@ static ig_status config(ig_model_config *out, const ig_gguf *g, ig_err *err) {
     c.norm_eps = (float)eps;
 
     const char *path = ig_gguf_path(g);
-    if (!(eps > 0.0 && eps < 1.0))
-        return ig_fail(err, IG_EFORMAT, "%s: llama.attention.layer_norm_rms_epsilon %g is not in (0, 1)",
-                       path, eps);
-    if (!(c.rope_base > 1.0 && c.rope_base < 1e12))
-        return ig_fail(err, IG_EFORMAT, "%s: llama.rope.freq_base %g is not in (1, 1e12)", path, c.rope_base);
-    if (c.n_heads % c.n_kv_heads != 0 || c.n_heads / c.n_kv_heads > IG_ATTENTION_QUERIES_MAX)
-        return ig_fail(err, IG_EFORMAT, "%s: %d heads over %d kv heads: must divide, at most %d to one", path,
-                       c.n_heads, c.n_kv_heads, IG_ATTENTION_QUERIES_MAX);
-    if (c.head_dim % IG_PANEL_ROWS != 0 || c.head_dim > IG_HEAD_DIM_MAX)
-        return ig_fail(err, IG_EFORMAT, "%s: head size %d is not supported (multiples of %d up to %d)", path,
-                       c.head_dim, IG_PANEL_ROWS, IG_HEAD_DIM_MAX);
+    c.attention_scale = 1.0f / sqrtf((float)c.head_dim);
+    if ((st = ig_config_check(&c, path, err)) != IG_OK) return st;
     if (rope_dims != c.head_dim || value_dim != c.head_dim)
         return ig_fail(err, IG_EFORMAT,
                        "%s: rope over %d and values of %d dimensions of a head of %d are not supported", path,
@@ -120,16 +108,15 @@ static ig_status config(ig_model_config *out, const ig_gguf *g, ig_err *err) {
 }
 
 static ig_tensor *layer(ig_run *r, const ig_model_config *c, const ig_layer *l, const ig_rope *rope,
-                        const ig_rows *rows, int i, ig_tensor *h) {
+                        const ig_rows *rows, ig_tensor *h) {
     const ig_weight *w = l->w;
-    const float scale = 1.0f / sqrtf((float)c->head_dim);
-    ig_tensor *x = op_norm(r, h, l->v[ATTN_NORM], c->norm_eps, op_eats(w, Q, K, V), NULL, 0);
-    ig_tensor *q = op_qkv(r, &w[Q], &w[K], &w[V], x, rope, scale, rows, i);
-    ig_tensor *a = op_attention(r, q, rows, i, c->n_heads, c->n_kv_heads, c->head_dim, op_eats(w, O, O, O));
-    h = op_linear_add(r, &w[O], a, h);
-    x = op_norm(r, h, l->v[FFN_NORM], c->norm_eps, op_eats(w, GATE, UP, UP), NULL, 0);
-    x = op_swiglu(r, &w[GATE], &w[UP], x, op_eats(w, DOWN, DOWN, DOWN));
-    return op_linear_add(r, &w[DOWN], x, h);
+    ig_tensor *x = op_norm(r, h, l->v[IG_V_ATTN_NORM], c->norm_eps, op_eats(w, IG_W_Q, IG_W_K, IG_W_V), NULL, 0);
+    ig_qkv qkv = op_qkv(r, &l->attention, &w[IG_W_Q], &w[IG_W_K], &w[IG_W_V], x, rope, rows);
+    ig_tensor *a = op_attention(r, &l->attention, qkv, rows, (int)w[IG_W_O].fmt->act);
+    h = op_linear_add(r, &w[IG_W_O], a, h);
+    x = op_norm(r, h, l->v[IG_V_FFN_NORM], c->norm_eps, op_eats(w, IG_W_GATE, IG_W_UP, IG_W_UP), NULL, 0);
+    x = op_glu(r, IG_GLU_SILU, &w[IG_W_GATE], &w[IG_W_UP], x, (int)w[IG_W_DOWN].fmt->act);
+    return op_linear_add(r, &w[IG_W_DOWN], x, h);
 }
 
 extern const ig_family ig_family_llama;

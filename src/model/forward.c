@@ -6,11 +6,14 @@
 
 void ig_model_run(const ig_model *m, ig_run *r, const ig_rows *rows, float *logits) {
     const ig_model_config *c = &m->config;
-    const ig_rope *rope = op_rope(r, rows, m->inv_freq, c->head_dim / 2);
-    ig_tensor *h = op_embed(r, &m->top.w[IG_TOP_EMBED], rows);
+    const ig_rope *rope[IG_ROPES] = {NULL};
+    for (int i = 0; i < IG_ROPES; i++)
+        if (m->inv_freq[i]) rope[i] = op_rope(r, rows, m->inv_freq[i], c->head_dim / 2);
+    ig_tensor *h = op_embed(r, &m->top.w[IG_TOP_EMBED], rows, c->embed_scale);
     for (int i = 0; i < c->n_layers; i++) {
         size_t mark = ig_arena_mark(r->arena);
-        h = m->family->layer(r, c, &m->layers[i], rope, rows, i, h);
+        const ig_layer *l = &m->layers[i];
+        h = m->family->layer(r, c, l, rope[l->rope], rows, h);
         if (!r->tape) ig_arena_rewind(r->arena, mark);
         if (r->status != IG_OK) return;
     }

@@ -4,19 +4,26 @@
 
 #include "model/model.h"
 
+/* Matrices of a layer, and its norm weights. A family uses those that it has. */
+enum { IG_W_Q, IG_W_K, IG_W_V, IG_W_O, IG_W_GATE, IG_W_UP, IG_W_DOWN, IG_LAYER_WEIGHTS_MAX };
 enum {
-    IG_LAYER_WEIGHTS_MAX = 8, /* matrices of a layer */
-    IG_LAYER_VECTORS_MAX = 4, /* norm weights of a layer */
-    IG_LAYERS_MAX = 1024
+    IG_V_ATTN_NORM, IG_V_POST_ATTN_NORM, IG_V_FFN_NORM, IG_V_POST_FFN_NORM, IG_V_Q_NORM, IG_V_K_NORM,
+    IG_LAYER_VECTORS_MAX
 };
+/* Ropes of a model: that of layers that see all, and that of windowed ones. */
+enum { IG_ROPE_FULL, IG_ROPE_WINDOW, IG_ROPES };
 
 typedef struct ig_layer {
     ig_weight w[IG_LAYER_WEIGHTS_MAX];
-    const float *v[IG_LAYER_VECTORS_MAX];
+    const float *v[IG_LAYER_VECTORS_MAX]; /* NULL: the family has none */
+    ig_attention attention;
+    int rope;
 } ig_layer;
 
 /* A dimension of a tensor, by what it counts. */
-typedef enum ig_dim { IG_DIM_NONE, IG_DIM_WIDTH, IG_DIM_FFN, IG_DIM_Q, IG_DIM_KV, IG_DIM_VOCAB } ig_dim;
+typedef enum ig_dim {
+    IG_DIM_NONE, IG_DIM_WIDTH, IG_DIM_FFN, IG_DIM_Q, IG_DIM_KV, IG_DIM_HEAD, IG_DIM_VOCAB
+} ig_dim;
 
 /* One row of a family's weight table. */
 typedef struct ig_weight_spec {
@@ -40,7 +47,7 @@ struct ig_family {
     const ig_weight_spec *top_rows;
     /* The paper in op calls: h [T][width] through one layer. */
     ig_tensor *(*layer)(ig_run *r, const ig_model_config *c, const ig_layer *l, const ig_rope *rope,
-                        const ig_rows *rows, int layer, ig_tensor *h);
+                        const ig_rows *rows, ig_tensor *h);
 };
 
 struct ig_model {
@@ -48,7 +55,8 @@ struct ig_model {
     ig_model_config config;
     ig_layer *layers;
     ig_layer top;     /* IG_TOP_... */
-    double *inv_freq; /* [head_dim / 2] */
+    double *inv_freq[IG_ROPES]; /* [head_dim / 2]; NULL: no layer uses it */
+    ig_kv_shape kv;
     ig_kern_table kern;
     ig_tier tier_max;
     uint32_t cpu;
@@ -67,6 +75,10 @@ ig_status ig_model_bind(ig_model *m, const ig_gguf *g, const ig_model_options *o
 
 /* The forward under any ig_run: serve, train or plan. */
 void ig_model_run(const ig_model *m, ig_run *r, const ig_rows *rows, float *logits);
+
+/* What a family's config found, against what we can run: sizes that divide, heads, rope and window. `what`
+ * names the source in messages. */
+ig_status ig_config_check(const ig_model_config *c, const char *what, ig_err *err);
 
 /* Metadata "<arch>.<key>" as a number in [low, high]; absent: `or_else` when it is not negative. */
 ig_status ig_config_int(int *out, const ig_gguf *g, const char *arch, const char *key, int low, int high,

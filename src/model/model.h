@@ -17,12 +17,19 @@
 
 typedef struct ig_family ig_family;
 
+enum { IG_LAYERS_MAX = 1024 };
+
 typedef struct ig_model_config {
     int n_layers, n_heads, n_kv_heads, head_dim, width, ffn_width, n_vocab;
     int n_ctx_train; /* tokens the model was made for */
     float norm_eps;
-    double rope_base;
+    float embed_scale, attention_scale; /* of embedding rows; of queries */
+    double rope_base, rope_factor;      /* angle = pos / factor * base^(-i / (D/2)) */
     bool tied_head;
+    /* Layers that see a window of positions only, with a rope of their own. */
+    int window;                /* positions, the row's own included; 0: no such layer */
+    double window_rope_base;
+    uint8_t windowed[IG_LAYERS_MAX]; /* 1: layer i is one */
 } ig_model_config;
 
 typedef struct ig_model ig_model;

@@ -502,7 +502,7 @@ TEST(the_plan_is_exact_and_every_smaller_arena_ends_in_a_status) {
     unlink(w.path);
 }
 
-TEST(training_mode_notes_every_op_and_keeps_the_same_logits) {
+TEST(training_mode_notes_every_op_and_stays_near_the_served_logits) {
     file w = write_model(small, (twist){0});
     rig r;
     if (!rig_open(&r, w.path, 1, 0)) return;
@@ -528,7 +528,12 @@ TEST(training_mode_notes_every_op_and_keeps_the_same_logits) {
     ig_run run = {.arena = &a, .tape = &tape, .kern = ig_model_kernels(r.m)};
     ig_model_run(r.m, &run, &rows, noted);
     CHECK(run.status == IG_OK && tape.n_nodes == 2 * 7 + 3);
-    CHECK(memcmp(plain, noted, sizeof plain) == 0);
+    double off = 0, size = 0; /* keys and values are not rounded to f16 */
+    for (int i = 0; i < N * V; i++) {
+        off += ((double)plain[i] - (double)noted[i]) * ((double)plain[i] - (double)noted[i]);
+        size += (double)plain[i] * (double)plain[i];
+    }
+    CHECK_MSG(off < 1e-3 * size, "%g", off / size);
     free(a.base);
     rig_close(&r);
     unlink(w.path);

@@ -52,6 +52,27 @@ ig_status ig_config_int(int *out, const ig_gguf *g, const char *arch, const char
     return IG_OK;
 }
 
+ig_status ig_config_check(const ig_model_config *c, const char *what, ig_err *err) {
+    if (!(c->norm_eps > 0.0f && c->norm_eps < 1.0f))
+        return ig_fail(err, IG_EFORMAT, "%s: the norms' epsilon %g is not in (0, 1)", what, (double)c->norm_eps);
+    const double base[] = {c->rope_base, c->window ? c->window_rope_base : c->rope_base};
+    for (int i = 0; i < 2; i++)
+        if (!(base[i] > 1.0 && base[i] < 1e12))
+            return ig_fail(err, IG_EFORMAT, "%s: the rope base %g is not in (1, 1e12)", what, base[i]);
+    if (!(c->rope_factor >= 1.0 && c->rope_factor < 1e6))
+        return ig_fail(err, IG_EFORMAT, "%s: the rope factor %g is not in [1, 1e6)", what, c->rope_factor);
+    if (c->n_heads % c->n_kv_heads != 0 || c->n_heads / c->n_kv_heads > IG_ATTENTION_QUERIES_MAX)
+        return ig_fail(err, IG_EFORMAT, "%s: %d heads over %d kv heads: must divide, at most %d to one", what,
+                       c->n_heads, c->n_kv_heads, IG_ATTENTION_QUERIES_MAX);
+    if (c->head_dim % IG_PANEL_ROWS != 0 || c->head_dim > IG_HEAD_DIM_MAX)
+        return ig_fail(err, IG_EFORMAT, "%s: head size %d is not supported (multiples of %d up to %d)", what,
+                       c->head_dim, IG_PANEL_ROWS, IG_HEAD_DIM_MAX);
+    if (!(c->attention_scale > 0.0f && c->attention_scale < 1e4f && c->embed_scale > 0.0f))
+        return ig_fail(err, IG_EFORMAT, "%s: the attention scale %g is not in (0, 1e4)", what,
+                       (double)c->attention_scale);
+    return IG_OK;
+}
+
 /* The vocabulary is what the embedding table says; a tokenizer of another size is an error. */
 static ig_status read_vocab(ig_model_config *c, const ig_gguf *g, ig_err *err) {
     const ig_gguf_tensor *t = ig_gguf_find(g, "token_embd.weight");
@@ -108,6 +129,45 @@ ig_status ig_model_inspect(ig_model_info *out, const ig_gguf *g, ig_err *err) {
     return st;
 }
 
+static ig_status make_rope(ig_model *m, int rope, double base, double factor, ig_err *err) {
+    const int half = m->config.head_dim / 2;
+    if (m->inv_freq[rope]) return IG_OK;
+    double *f = m->inv_freq[rope] = calloc((size_t)half, sizeof *f);
+    if (!f) return ig_fail(err, IG_ELIMIT, "no memory for %d frequencies", half);
+    for (int i = 0; i < half; i++) /* base^(-i / half) / factor */
+        f[i] = ig_math_exp(-(double)i * ig_math_log(base) / (double)half) / factor;
+    return IG_OK;
+}
+
+/* What each layer's attention is, and where its keys and values lie: windowed layers are a group of their own. */
+static ig_status lay_out_layers(ig_model *m, ig_err *err) {
+    const ig_model_config *c = &m->config;
+    int group_of[2] = {-1, -1};
+    ig_status st = IG_OK;
+    for (int i = 0; i < c->n_layers && st == IG_OK; i++) {
+        ig_layer *l = &m->layers[i];
+        const bool windowed = c->windowed[i] != 0;
+        int *group = &group_of[windowed];
+        if (*group < 0) {
+            *group = m->kv.n_groups++;
+            m->kv.group[*group] = (ig_kv_group){0, c->n_kv_heads, c->head_dim, windowed ? c->window : 0};
+        }
+        l->rope = windowed ? IG_ROPE_WINDOW : IG_ROPE_FULL;
+        l->attention = (ig_attention){.n_heads = c->n_heads,
+                                      .n_kv_heads = c->n_kv_heads,
+                                      .head_dim = c->head_dim,
+                                      .window = windowed ? c->window : 0,
+                                      .scale = c->attention_scale,
+                                      .q_norm = l->v[IG_V_Q_NORM],
+                                      .k_norm = l->v[IG_V_K_NORM],
+                                      .norm_eps = c->norm_eps,
+                                      .kv = {*group, m->kv.group[*group].n_layers++}};
+        st = windowed ? make_rope(m, IG_ROPE_WINDOW, c->window_rope_base, 1.0, err)
+                      : make_rope(m, IG_ROPE_FULL, c->rope_base, c->rope_factor, err);
+    }
+    return st;
+}
+
 ig_status ig_model_open(ig_model **out, const ig_gguf *g, const ig_model_options *o, ig_err *err) {
     const ig_family *family = NULL;
     ig_model_config c;
@@ -121,15 +181,8 @@ ig_status ig_model_open(ig_model **out, const ig_gguf *g, const ig_model_options
     m->cpu = o->cpu ? o->cpu : ig_cpu_features();
     ig_kern_table_pick(&m->kern, m->tier_max, m->cpu);
     m->layers = calloc((size_t)c.n_layers, sizeof *m->layers);
-    m->inv_freq = calloc((size_t)c.head_dim / 2, sizeof *m->inv_freq);
-    if (!m->layers || !m->inv_freq) {
-        st = ig_fail(err, IG_ELIMIT, "no memory for %d layers", c.n_layers);
-    } else {
-        const int half = c.head_dim / 2;
-        for (int i = 0; i < half; i++) /* base^(-i / half) */
-            m->inv_freq[i] = ig_math_exp(-(double)i * ig_math_log(c.rope_base) / (double)half);
-        st = ig_model_bind(m, g, o, err);
-    }
+    if (!m->layers) st = ig_fail(err, IG_ELIMIT, "no memory for %d layers", c.n_layers);
+    else if ((st = ig_model_bind(m, g, o, err)) == IG_OK) st = lay_out_layers(m, err);
     if (st != IG_OK) {
         ig_model_close(m);
         return st;
@@ -142,7 +195,7 @@ void ig_model_close(ig_model *m) {
     if (!m) return;
     if (m->panels) ig_pages_unmap(m->panels, m->panels_bytes);
     free(m->vectors);
-    free(m->inv_freq);
+    for (int i = 0; i < IG_ROPES; i++) free(m->inv_freq[i]);
     free(m->layers);
     free(m);
 }
@@ -154,7 +207,7 @@ const char *ig_model_family(const ig_model *m) {
     return m->family->name;
 }
 ig_kv_shape ig_model_kv_shape(const ig_model *m) {
-    return (ig_kv_shape){m->config.n_layers, m->config.n_kv_heads, m->config.head_dim};
+    return m->kv;
 }
 uint64_t ig_model_weights_bytes(const ig_model *m) {
     return m->panels_bytes;

@@ -1,77 +1,142 @@
-/* attention: q, k, v with rope and the append to the KV blocks (op_qkv), then causal attention over the
- * blocks (op_attention). Rows of one sequence are cut into tiles of up to 16; a unit of work is a tile
- * times a kv head with all its query heads, longest tiles first. */
+/* attention: q, k, v with norms and rope and the append to the KV blocks (op_qkv), then causal attention over
+ * the blocks (op_attention). Rows of one sequence are cut into tiles of up to 16; a unit of work is a tile
+ * times a kv head with all its query heads, longest tiles first.
+ * Training keeps k and v as tensors and lays them out in f32 blocks for the call: nothing is rounded to f16. */
 #include "op/inside.h"
 
 /* ---- q, k, v ------------------------------------------------------------------------------------------ */
 
 typedef struct qkv_job {
     const ig_run *r;
+    const ig_attention *a;
     const ig_weight *wq, *wk, *wv;
     const ig_tensor *x;
     const ig_rope *rope;
     const ig_rows *rows;
-    float *q;
-    float scale;
-    int layer, n_q, n_k; /* panels of q and of k */
+    float *q0, *k0; /* before norm and rope, [T][heads * D]; with norms */
+    ig_qkv y;
+    int n_q, n_k; /* panels of q and of k */
 } qkv_job;
 
-static uint16_t *block_of(const ig_rows *rows, int row, int layer, int head) {
+static uint16_t *block_of(const qkv_job *j, int row, int head) {
+    const ig_rows *rows = j->rows;
     const ig_kv_seq *s = rows->kv_seq[rows->seq[row]];
     int b = rows->pos[row] / IG_KV_BLOCK_TOKENS;
     ig_assert(b < s->n_blocks);
-    return ig_kv_at(rows->kv, s->block[b], layer, head);
+    return ig_kv_at(rows->kv, s->block[b], j->a->kv, head);
 }
 
-/* Turns the pairs of one tile row; i is their place in the head. */
-static void turn(const qkv_job *j, float *t, int row, int i) {
+/* n pairs of one row, lo and hi; i is their place in the head. */
+static void turn(const qkv_job *j, float *lo, float *hi, int row, int i, int n) {
     size_t at = (size_t)row * (size_t)j->rope->half + (size_t)i;
-    j->r->kern->op[IG_KERN_ROPE]->fn.rope(t, t + 8, j->rope->cos + at, j->rope->sin + at, 8);
+    j->r->kern->op[IG_KERN_ROPE]->fn.rope(lo, hi, j->rope->cos + at, j->rope->sin + at, n);
+}
+
+/* n values of a key from dimension d on, into the block's column of the position. */
+static void append_key(const qkv_job *j, int row, int head, int d, const float *x, int n) {
+    uint16_t h[IG_HEAD_DIM_MAX];
+    uint16_t *kt = block_of(j, row, head) + j->rows->pos[row] % IG_KV_BLOCK_TOKENS + d * IG_KV_BLOCK_TOKENS;
+    j->r->kern->op[IG_KERN_TO_F16]->fn.to_f16(h, x, n);
+    for (int i = 0; i < n; i++) kt[i * IG_KV_BLOCK_TOKENS] = h[i];
+}
+
+/* A tile of values: dimensions i * 16 .. of one head. */
+static void put_values(const qkv_job *j, int row, int head, int i, const float *tile) {
+    const int n_d = j->a->head_dim;
+    if (j->y.v) {
+        float *v = j->y.v->f + (size_t)row * (size_t)j->wv->n_rows + (size_t)(head * n_d + i * IG_PANEL_ROWS);
+        memcpy(v, tile, IG_PANEL_ROWS * sizeof *v);
+        return;
+    }
+    uint16_t *v = block_of(j, row, head) + n_d * IG_KV_BLOCK_TOKENS;
+    const int slot = j->rows->pos[row] % IG_KV_BLOCK_TOKENS;
+    j->r->kern->op[IG_KERN_TO_F16]->fn.to_f16(v + slot * n_d + i * IG_PANEL_ROWS, tile, IG_PANEL_ROWS);
+}
+
+/* A tile of queries or keys whose panel holds pairs: turned here. */
+static void put_pairs(const qkv_job *j, bool is_q, int row, int head, int i, float *tile) {
+    const int n_d = j->a->head_dim, half = n_d / 2, d = i * 8;
+    turn(j, tile, tile + 8, row, d, 8);
+    const ig_tensor *y = is_q ? j->y.q : j->y.k;
+    if (!y) {
+        append_key(j, row, head, d, tile, 8), append_key(j, row, head, half + d, tile + 8, 8);
+        return;
+    }
+    float *p = y->f + (size_t)row * (size_t)y->n_cols + (size_t)(head * n_d + d), scale = is_q ? j->a->scale : 1;
+    for (int k = 0; k < 8; k++) p[k] = tile[k] * scale, p[half + k] = tile[8 + k] * scale;
 }
 
 static void qkv_unit(const void *arg, int u, int row, int m, float *tile) {
     const qkv_job *j = arg;
-    const int n_d = j->wq->head_dim, per_head = n_d / IG_PANEL_ROWS, half = n_d / 2;
+    const int per_head = j->a->head_dim / IG_PANEL_ROWS;
     const ig_weight *w = u < j->n_q ? j->wq : u < j->n_q + j->n_k ? j->wk : j->wv;
     const int p = u < j->n_q ? u : u < j->n_q + j->n_k ? u - j->n_q : u - j->n_q - j->n_k;
-    const int head = p / per_head, i = p % per_head;
-    ig_to_f16_fn *to_f16 = j->r->kern->op[IG_KERN_TO_F16]->fn.to_f16;
+    float *plain = w == j->wq ? j->q0 : w == j->wk ? j->k0 : NULL;
     w->linear(tile, w->panels + (size_t)p * w->panel_bytes, &j->x->act, row, m, w->n_cols);
     for (int t = 0; t < m; t++, tile += IG_PANEL_ROWS) {
-        const int at = row + t, slot = j->rows->pos[at] % IG_KV_BLOCK_TOKENS;
-        if (w == j->wq) {
-            float *q = j->q + (size_t)at * (size_t)w->n_rows + (size_t)(head * n_d + i * 8);
-            turn(j, tile, at, i * 8);
-            for (int k = 0; k < 8; k++) q[k] = tile[k] * j->scale, q[half + k] = tile[8 + k] * j->scale;
-        } else if (w == j->wk) {
-            uint16_t h[IG_PANEL_ROWS], *kt = block_of(j->rows, at, j->layer, head) + slot;
-            turn(j, tile, at, i * 8);
-            to_f16(h, tile, IG_PANEL_ROWS);
-            for (int k = 0; k < 8; k++) {
-                kt[(i * 8 + k) * IG_KV_BLOCK_TOKENS] = h[k];
-                kt[(half + i * 8 + k) * IG_KV_BLOCK_TOKENS] = h[8 + k];
-            }
-        } else {
-            uint16_t *v = block_of(j->rows, at, j->layer, head) + n_d * IG_KV_BLOCK_TOKENS;
-            to_f16(v + slot * n_d + i * IG_PANEL_ROWS, tile, IG_PANEL_ROWS);
-        }
+        if (plain)
+            memcpy(plain + (size_t)(row + t) * (size_t)w->n_rows + (size_t)p * IG_PANEL_ROWS, tile,
+                   IG_PANEL_ROWS * sizeof *tile);
+        else if (w == j->wv)
+            put_values(j, row + t, p / per_head, p % per_head, tile);
+        else
+            put_pairs(j, w == j->wq, row + t, p / per_head, p % per_head, tile);
     }
 }
 
-ig_tensor *op_qkv(ig_run *r, const ig_weight *wq, const ig_weight *wk, const ig_weight *wv,
-                  const ig_tensor *x, const ig_rope *rope, float scale, const ig_rows *rows, int layer) {
-    if (op_stopped(r)) return NULL;
+/* With norms: a head is whole only after all its panels. Row by row, head by head. */
+static void norm_rope_part(void *arg, int lo, int hi, int thread) {
+    const qkv_job *j = arg;
+    const ig_attention *a = j->a;
+    const int n_d = a->head_dim, half = n_d / 2;
+    ig_norm_fn *norm = j->r->kern->op[IG_KERN_NORM]->fn.norm;
+    (void)thread;
+    for (int t = lo; t < hi; t++)
+        for (int h = 0; h < a->n_heads + a->n_kv_heads; h++) {
+            const bool is_q = h < a->n_heads;
+            const int head = is_q ? h : h - a->n_heads;
+            const size_t at = (size_t)t * (size_t)(is_q ? j->wq : j->wk)->n_rows + (size_t)(head * n_d);
+            float row[IG_HEAD_DIM_MAX];
+            norm(row, (is_q ? j->q0 : j->k0) + at, is_q ? a->q_norm : a->k_norm, n_d, a->norm_eps);
+            turn(j, row, row + half, t, 0, half);
+            const ig_tensor *y = is_q ? j->y.q : j->y.k;
+            if (is_q)
+                for (int i = 0; i < n_d; i++) row[i] *= a->scale;
+            if (y) memcpy(y->f + at, row, (size_t)n_d * sizeof *row);
+            else append_key(j, t, head, 0, row, n_d);
+        }
+}
+
+ig_qkv op_qkv(ig_run *r, const ig_attention *a, const ig_weight *wq, const ig_weight *wk, const ig_weight *wv,
+              const ig_tensor *x, const ig_rope *rope, const ig_rows *rows) {
+    const bool norms = a->q_norm != NULL;
+    ig_qkv y = {NULL, NULL, NULL};
+    if (op_stopped(r)) return y;
+    const ig_row_order order = norms ? IG_ROWS_PLAIN : IG_ROWS_ROPE;
     ig_assert(wq->n_cols == x->n_cols && wk->n_cols == x->n_cols && wv->n_cols == x->n_cols);
-    ig_assert(wq->order == IG_ROWS_ROPE && wk->order == IG_ROWS_ROPE && wv->order == IG_ROWS_PLAIN);
+    ig_assert(wq->order == order && wk->order == order && wv->order == IG_ROWS_PLAIN);
+    ig_assert(wq->n_rows == a->n_heads * a->head_dim && wk->n_rows == a->n_kv_heads * a->head_dim);
+    ig_assert(norms == (a->k_norm != NULL));
     op_trace(r, "linear q", wq->kern), op_trace(r, "linear k", wk->kern), op_trace(r, "linear v", wv->kern);
+    if (norms) op_trace(r, "norm of heads", r->kern->op[IG_KERN_NORM]);
     op_trace(r, "kv append", r->kern->op[IG_KERN_TO_F16]);
-    ig_tensor *q = op_tensor(r, x->n_rows, wq->n_rows, IG_ACT_F32);
-    if (op_stopped(r)) return NULL;
-    qkv_job job = {
-        r, wq, wk, wv, x, rope, rows, q->f, scale, layer, ig_weight_n_panels(wq), ig_weight_n_panels(wk)};
-    op_run_units(r, qkv_unit, &job, job.n_q + job.n_k + ig_weight_n_panels(wv), x->n_rows, 1);
-    op_note(r, (ig_node){.op = "qkv", .y = q, .a = x, .w = {wq, wk, wv}});
-    return q;
+    const int n = x->n_rows;
+    y.q = op_tensor(r, n, wq->n_rows, IG_ACT_F32);
+    if (r->tape) y.k = op_tensor(r, n, wk->n_rows, IG_ACT_F32), y.v = op_tensor(r, n, wv->n_rows, IG_ACT_F32);
+    const size_t mark = ig_arena_mark(r->arena);
+    /* serving turns q where it is; training keeps what the norms got */
+    ig_tensor *q0 = !norms || op_stopped(r) ? NULL : r->tape ? op_tensor(r, n, wq->n_rows, IG_ACT_F32) : y.q;
+    ig_tensor *k0 = norms && !op_stopped(r) ? op_tensor(r, n, wk->n_rows, IG_ACT_F32) : NULL;
+    if (op_stopped(r)) return (ig_qkv){NULL, NULL, NULL};
+    qkv_job job = {.r = r, .a = a, .wq = wq, .wk = wk, .wv = wv, .x = x, .rope = rope, .rows = rows, .y = y,
+                   .q0 = q0 ? q0->f : NULL, .k0 = k0 ? k0->f : NULL,
+                   .n_q = ig_weight_n_panels(wq), .n_k = ig_weight_n_panels(wk)};
+    op_run_units(r, qkv_unit, &job, job.n_q + job.n_k + ig_weight_n_panels(wv), n, 1);
+    if (norms && !ig_run_planning(r) && !op_stopped(r))
+        ig_pool_run(r->pool, norm_rope_part, &job, n, STREAM_ROWS);
+    if (!r->tape) ig_arena_rewind(r->arena, mark);
+    op_note(r, (ig_node){.op = "qkv", .y = y.q, .a = x, .b = q0, .w = {wq, wk, wv}});
+    return y;
 }
 
 /* ---- attention ---------------------------------------------------------------------------------------- */
@@ -84,50 +149,69 @@ typedef struct tile_rows {
 
 typedef struct attention_job {
     const ig_run *r;
+    const ig_attention *a;
     const ig_tensor *q;
     const ig_rows *rows;
     ig_tensor *y;
+    float *lse; /* [T][n_heads], training */
     const tile_rows *tile;
     uint8_t *scratch; /* one part a thread */
     size_t scratch_bytes;
-    int layer, n_tiles, n_heads, n_kv_heads, head_dim, n_q_max, n_blocks_max;
+    const float *blocks;    /* training: the batch's blocks, [n_blocks][n_kv_heads][128 D] */
+    const int *first_block; /* training: [T] block of the row's position 0 */
+    int n_tiles, n_q_max, n_blocks_max;
 } attention_job;
 
 static size_t round64(size_t n) {
     return (n + 63) / 64 * 64;
 }
-/* Scratch of one thread: q, out, kernel scratch, block pointers, positions. */
+/* Scratch of one thread: q, out, kernel scratch, block pointers, positions and lse. */
 static size_t attention_scratch(int n_q, int head_dim, int n_blocks) {
     size_t rows = round64((size_t)n_q * (size_t)head_dim * sizeof(float));
     return 2 * rows + round64(ig_attention_scratch_floats(n_q, head_dim) * sizeof(float)) +
-           round64((size_t)n_blocks * sizeof(void *)) + round64((size_t)n_q * sizeof(int));
+           round64((size_t)n_blocks * sizeof(void *)) + round64((size_t)n_q * (sizeof(int) + sizeof(float)));
+}
+
+static const void *block_at(const attention_job *j, int row, int b, int head) {
+    if (j->blocks)
+        return j->blocks + (size_t)((j->first_block[row] + b) * j->a->n_kv_heads + head) *
+                               (size_t)(2 * IG_KV_BLOCK_TOKENS * j->a->head_dim);
+    const ig_kv_seq *seq = j->rows->kv_seq[j->rows->seq[row]];
+    ig_assert(b < seq->n_blocks);
+    return ig_kv_at(j->rows->kv, seq->block[b], j->a->kv, head);
 }
 
 static void attention_part(void *arg, int lo, int hi, int thread) {
     const attention_job *j = arg;
-    const int n_d = j->head_dim, group = j->n_heads / j->n_kv_heads;
+    const int n_d = j->a->head_dim, n_kv = j->a->n_kv_heads, group = j->a->n_heads / n_kv;
     const size_t d_bytes = (size_t)n_d * sizeof(float), rows_bytes = round64((size_t)j->n_q_max * d_bytes);
     uint8_t *s = j->scratch + (size_t)thread * j->scratch_bytes;
     float *q = (float *)(void *)s, *out = (float *)(void *)(s + rows_bytes),
           *work = (float *)(void *)(s + 2 * rows_bytes);
     s += 2 * rows_bytes + round64(ig_attention_scratch_floats(j->n_q_max, n_d) * sizeof(float));
-    const uint16_t **block = (const uint16_t **)(void *)s;
+    const void **block = (const void **)(void *)s;
     int *pos = (int *)(void *)(s + round64((size_t)j->n_blocks_max * sizeof *block));
+    float *lse = (float *)(void *)(pos + j->n_q_max);
 
     for (int u = lo; u < hi; u++) {
-        const tile_rows tile = j->tile[j->n_tiles - 1 - u / j->n_kv_heads]; /* later rows see more keys */
-        const int head = u % j->n_kv_heads, n_q = tile.n * group, last = tile.row + tile.n - 1;
+        const tile_rows tile = j->tile[j->n_tiles - 1 - u / n_kv]; /* later rows see more keys */
+        const int head = u % n_kv, n_q = tile.n * group;
         for (int i = 0; i < n_q; i++) {
             int t = tile.row + i / group, h = head * group + i % group;
             memcpy(q + i * n_d, j->q->f + (size_t)t * (size_t)j->q->n_cols + (size_t)(h * n_d), d_bytes);
             pos[i] = j->rows->pos[t];
         }
-        const ig_kv_seq *seq = j->rows->kv_seq[j->rows->seq[last]];
-        int n_blocks = j->rows->pos[last] / IG_KV_BLOCK_TOKENS + 1;
-        ig_assert(n_blocks <= seq->n_blocks && n_blocks <= j->n_blocks_max);
-        for (int b = 0; b < n_blocks; b++) block[b] = ig_kv_at(j->rows->kv, seq->block[b], j->layer, head);
-        ig_attention_args a = {out, q, pos, n_q, n_d, block, work};
+        const int from = j->a->window > 0 && pos[0] >= j->a->window ? pos[0] - j->a->window + 1 : 0;
+        const int n_blocks = pos[n_q - 1] / IG_KV_BLOCK_TOKENS + 1;
+        ig_assert(n_blocks <= j->n_blocks_max);
+        for (int b = from / IG_KV_BLOCK_TOKENS; b < n_blocks; b++) block[b] = block_at(j, tile.row, b, head);
+        ig_attention_args a = {.out = out, .q = q, .pos = pos, .n_q = n_q, .head_dim = n_d,
+                               .window = j->a->window, .f32 = j->blocks != NULL, .block = block,
+                               .lse = j->lse ? lse : NULL, .scratch = work};
         j->r->kern->op[IG_KERN_ATTENTION]->fn.attention(&a);
+        for (int i = 0; i < n_q && j->lse; i++)
+            j->lse[(size_t)(tile.row + i / group) * (size_t)j->a->n_heads + (size_t)(head * group + i % group)] =
+                lse[i];
         for (int i = 0; i < n_q; i++)
             op_store_row(j->r, j->y, tile.row + i / group, (head * group + i % group) * n_d, out + i * n_d,
                          n_d);
@@ -147,29 +231,84 @@ static int cut_tiles(tile_rows *tile, const ig_rows *rows, int most) {
     return n;
 }
 
-ig_tensor *op_attention(ig_run *r, const ig_tensor *q, const ig_rows *rows, int layer, int n_heads,
-                        int n_kv_heads, int head_dim, int need) {
+/* ---- training: k and v of the batch as blocks ----------------------------------------------------------- */
+
+typedef struct blocks_job {
+    const ig_attention *a;
+    const ig_rows *rows;
+    const ig_tensor *k, *v;
+    const int *first_block;
+    float *blocks;
+} blocks_job;
+
+static void blocks_part(void *arg, int lo, int hi, int thread) {
+    const blocks_job *j = arg;
+    const int n_d = j->a->head_dim, n_kv = j->a->n_kv_heads;
+    (void)thread;
+    for (int t = lo; t < hi; t++)
+        for (int h = 0; h < n_kv; h++) {
+            const int pos = j->rows->pos[t], slot = pos % IG_KV_BLOCK_TOKENS;
+            const size_t at = (size_t)t * (size_t)(n_kv * n_d) + (size_t)(h * n_d);
+            float *kt = j->blocks + (size_t)((j->first_block[t] + pos / IG_KV_BLOCK_TOKENS) * n_kv + h) *
+                                        (size_t)(2 * IG_KV_BLOCK_TOKENS * n_d);
+            for (int d = 0; d < n_d; d++) kt[d * IG_KV_BLOCK_TOKENS + slot] = j->k->f[at + (size_t)d];
+            memcpy(kt + (IG_KV_BLOCK_TOKENS + slot) * n_d, j->v->f + at, (size_t)n_d * sizeof *kt);
+        }
+}
+
+/* Sequences follow each other; each begins at position 0 and its positions have no gaps. Every row shares at
+ * most one begun block, so T + 63 a sequence bounds them. */
+static int count_blocks(int *first_block, const ig_rows *rows) {
+    int n = 0;
+    for (int t = 0; t < rows->n_rows; t++) {
+        const bool begins = t == 0 || rows->seq[t] != rows->seq[t - 1];
+        ig_assert(rows->pos[t] == (begins ? 0 : rows->pos[t - 1] + 1));
+        if (first_block) first_block[t] = begins ? n : first_block[t - 1];
+        if (rows->pos[t] % IG_KV_BLOCK_TOKENS == 0) n++;
+    }
+    return n;
+}
+
+static const float *lay_out_blocks(ig_run *r, const ig_attention *a, ig_qkv x, const ig_rows *rows,
+                                   int *first_block) {
+    /* a plan without positions is for one sequence */
+    const int n = rows->pos ? count_blocks(first_block, rows) : ig_kv_blocks_for(rows->n_rows);
+    const size_t floats = (size_t)n * (size_t)(a->n_kv_heads * 2 * IG_KV_BLOCK_TOKENS * a->head_dim);
+    float *blocks = op_take(r, floats * sizeof *blocks);
+    if (!blocks) return NULL;
+    memset(blocks, 0, floats * sizeof *blocks); /* what a kernel reads past a sequence's end is finite */
+    blocks_job job = {a, rows, x.k, x.v, first_block, blocks};
+    ig_pool_run(r->pool, blocks_part, &job, rows->n_rows, STREAM_ROWS);
+    return blocks;
+}
+
+ig_tensor *op_attention(ig_run *r, const ig_attention *a, ig_qkv x, const ig_rows *rows, int need) {
     if (op_stopped(r)) return NULL;
-    const int group = n_heads / n_kv_heads;
-    ig_assert(q->n_cols == n_heads * head_dim && group * n_kv_heads == n_heads &&
+    const int group = a->n_heads / a->n_kv_heads, n_d = a->head_dim;
+    const ig_tensor *q = x.q;
+    ig_assert(q->n_cols == a->n_heads * n_d && group * a->n_kv_heads == a->n_heads &&
               group <= IG_ATTENTION_QUERIES_MAX);
     op_trace(r, "attention", r->kern->op[IG_KERN_ATTENTION]);
     /* heads that are not whole activation blocks: quantise the finished rows instead */
-    const bool whole = head_dim % IG_ACT_BLOCK == 0;
+    const bool whole = n_d % IG_ACT_BLOCK == 0;
     ig_tensor *y = op_tensor(r, q->n_rows, q->n_cols, whole ? need : need | IG_ACT_F32);
+    float *lse = r->tape ? op_take(r, (size_t)q->n_rows * (size_t)a->n_heads * sizeof *lse) : NULL;
     size_t mark = ig_arena_mark(r->arena);
     int most = IG_ATTENTION_QUERIES_MAX / group;
     if (most > ATTENTION_TILE_ROWS) most = ATTENTION_TILE_ROWS;
     attention_job job = {.r = r,
+                         .a = a,
                          .q = q,
                          .rows = rows,
-                         .layer = layer,
-                         .n_heads = n_heads,
-                         .n_kv_heads = n_kv_heads,
-                         .head_dim = head_dim,
+                         .lse = lse,
                          .n_q_max = most * group,
-                         .n_blocks_max = (rows->n_ctx + IG_KV_BLOCK_TOKENS - 1) / IG_KV_BLOCK_TOKENS};
-    job.scratch_bytes = attention_scratch(job.n_q_max, head_dim, job.n_blocks_max);
+                         .n_blocks_max = ig_kv_blocks_for(r->tape ? rows->n_rows : rows->n_ctx)};
+    if (r->tape) {
+        int *first_block = op_take(r, (size_t)rows->n_rows * sizeof *first_block);
+        job.blocks = lay_out_blocks(r, a, x, rows, first_block);
+        job.first_block = first_block;
+    }
+    job.scratch_bytes = attention_scratch(job.n_q_max, n_d, job.n_blocks_max);
     tile_rows *tile = op_take(r, (size_t)rows->n_rows * sizeof *tile);
     job.scratch = op_take(r, job.scratch_bytes * (size_t)ig_pool_threads(r->pool));
     if (job.scratch) {
@@ -177,11 +316,11 @@ ig_tensor *op_attention(ig_run *r, const ig_tensor *q, const ig_rows *rows, int 
         if (!whole) f32_only.act.q = NULL, f32_only.act.q16 = NULL;
         job.y = whole ? y : &f32_only;
         job.tile = tile, job.n_tiles = cut_tiles(tile, rows, most);
-        ig_pool_run(r->pool, attention_part, &job, job.n_tiles * n_kv_heads, 1);
+        ig_pool_run(r->pool, attention_part, &job, job.n_tiles * a->n_kv_heads, 1);
         for (int t = 0; t < y->n_rows && !whole; t++)
             op_quant_row(r, y, t, 0, y->f + (size_t)t * (size_t)y->n_cols, y->n_cols);
     }
     ig_arena_rewind(r->arena, mark);
-    op_note(r, (ig_node){.op = "attention", .y = y, .a = q});
+    op_note(r, (ig_node){.op = "attention", .y = y, .a = q, .b = x.k});
     return op_stopped(r) ? NULL : y;
 }

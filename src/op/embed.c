@@ -4,7 +4,7 @@
 typedef struct embed_job {
     const ig_weight *w;
     const ig_rows *rows;
-    float *y;
+    float *y, scale;
 } embed_job;
 
 static void embed_part(void *arg, int lo, int hi, int thread) {
@@ -13,18 +13,20 @@ static void embed_part(void *arg, int lo, int hi, int thread) {
     for (int t = lo; t < hi; t++) {
         uint32_t id = j->rows->token[t];
         ig_assert(id < (uint32_t)j->w->n_rows); /* the engine checked */
-        j->w->unpack->fn.unpack(j->y + (size_t)t * (size_t)j->w->n_cols,
-                                j->w->panels + (size_t)(id / IG_PANEL_ROWS) * j->w->panel_bytes,
+        float *y = j->y + (size_t)t * (size_t)j->w->n_cols;
+        j->w->unpack->fn.unpack(y, j->w->panels + (size_t)(id / IG_PANEL_ROWS) * j->w->panel_bytes,
                                 (int)(id % IG_PANEL_ROWS), j->w->n_cols);
+        if (j->scale != 1.0f)
+            for (int k = 0; k < j->w->n_cols; k++) y[k] *= j->scale;
     }
 }
 
-ig_tensor *op_embed(ig_run *r, const ig_weight *table, const ig_rows *rows) {
+ig_tensor *op_embed(ig_run *r, const ig_weight *table, const ig_rows *rows, float scale) {
     if (op_stopped(r)) return NULL;
     op_trace(r, "embed", table->unpack);
     ig_tensor *y = op_tensor(r, rows->n_rows, table->n_cols, IG_ACT_F32);
     if (!y || ig_run_planning(r)) return y;
-    embed_job job = {table, rows, y->f};
+    embed_job job = {table, rows, y->f, scale};
     ig_pool_run(r->pool, embed_part, &job, rows->n_rows, STREAM_ROWS);
     op_note(r, (ig_node){.op = "embed", .y = y, .w = {table}});
     return y;

@@ -107,27 +107,51 @@ typedef struct ig_rope {
 /* inv_freq[half] in double; angle = (double)pos * inv_freq[i]. */
 const ig_rope *op_rope(ig_run *r, const ig_rows *rows, const double *inv_freq, int half);
 
-/* h[t] = row token[t] of the table. f32. */
-ig_tensor *op_embed(ig_run *r, const ig_weight *table, const ig_rows *rows);
+/* h[t] = row token[t] of the table, times scale. f32. */
+ig_tensor *op_embed(ig_run *r, const ig_weight *table, const ig_rows *rows, float scale);
 
 /* RMS norm; the result in the forms `need` (ig_act_kind bits). `pick` (n_pick row numbers) or NULL: all. */
 ig_tensor *op_norm(ig_run *r, const ig_tensor *x, const float *w, float eps, int need, const int *pick,
                    int n_pick);
 
-/* q = rope(Wq x) * scale, as a tensor [T][n_heads * D]; k = rope(Wk x) and v = Wv x go into the KV blocks
- * of `layer`. */
-ig_tensor *op_qkv(ig_run *r, const ig_weight *wq, const ig_weight *wk, const ig_weight *wv,
-                  const ig_tensor *x, const ig_rope *rope, float scale, const ig_rows *rows, int layer);
+/* What the attention of one layer is. */
+typedef struct ig_attention {
+    int n_heads, n_kv_heads, head_dim;
+    int window;                   /* positions that a row sees, itself included; 0: all before it */
+    float scale;                  /* of q, after rope */
+    const float *q_norm, *k_norm; /* [head_dim]: RMS norm of every head before rope; NULL: none */
+    float norm_eps;
+    ig_kv_layer kv;
+} ig_attention;
 
-/* Causal attention over the KV blocks; forms `need`. */
-ig_tensor *op_attention(ig_run *r, const ig_tensor *q, const ig_rows *rows, int layer, int n_heads,
-                        int n_kv_heads, int head_dim, int need);
+/* Queries [T][n_heads * D], scaled. k and v [T][n_kv_heads * D] are there when training only: otherwise they
+ * went into the KV blocks of the rows, as f16. */
+typedef struct ig_qkv {
+    ig_tensor *q, *k, *v;
+} ig_qkv;
+
+/* q = rope(norm(Wq x)) * scale, k = rope(norm(Wk x)), v = Wv x. Without norms wq and wk are in order
+ * IG_ROWS_ROPE and rope turns their tiles; with norms all are IG_ROWS_PLAIN. */
+ig_qkv op_qkv(ig_run *r, const ig_attention *a, const ig_weight *wq, const ig_weight *wk, const ig_weight *wv,
+              const ig_tensor *x, const ig_rope *rope, const ig_rows *rows);
+
+/* Causal attention, inside the window when there is one; forms `need`. Over the KV blocks of the rows'
+ * sequences; when training over k and v of this batch, whose sequences begin at position 0. */
+ig_tensor *op_attention(ig_run *r, const ig_attention *a, ig_qkv x, const ig_rows *rows, int need);
+
+/* y = W x, f32. */
+ig_tensor *op_linear(ig_run *r, const ig_weight *w, const ig_tensor *x);
 
 /* h += W x, in place. Returns h. */
 ig_tensor *op_linear_add(ig_run *r, const ig_weight *w, const ig_tensor *x, ig_tensor *h);
 
-/* silu(Wg x) * (Wu x); forms `need`. */
-ig_tensor *op_swiglu(ig_run *r, const ig_weight *gate, const ig_weight *up, const ig_tensor *x, int need);
+/* h += norm(x), in place. Returns h. */
+ig_tensor *op_norm_add(ig_run *r, const ig_tensor *x, const float *w, float eps, ig_tensor *h);
+
+typedef enum ig_glu { IG_GLU_SILU, IG_GLU_GELU } ig_glu;
+/* act(Wg x) * (Wu x); forms `need`. GELU is the tanh form. */
+ig_tensor *op_glu(ig_run *r, ig_glu act, const ig_weight *gate, const ig_weight *up, const ig_tensor *x,
+                  int need);
 
 /* out[i][n_rows of w] = W x[i]; `out` is the caller's, stride out_stride floats. */
 void op_head(ig_run *r, const ig_weight *w, const ig_tensor *x, float *out, size_t out_stride);
