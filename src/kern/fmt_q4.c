@@ -2,28 +2,16 @@
  *     file:  Q4_0 {f16 d, u8 qs[16]}        w = d * (code - 8)
  *            Q4_1 {f16 d, f16 m, u8 qs[16]} w = d * code + m
  *            byte i of qs: input i in the low nibble, input i + 16 in the high one
- *     panel: [4 groups j][16 lanes][4 bytes], byte i of a lane holds inputs 4j + i and 16 + 4j + i;
- *            then d[16], and m[16] for Q4_1
+ *     panel: nibbles as in fmt_common.h, then d[16], and m[16] for Q4_1
  * Sums, blocks ascending, isum = exact sum of code * q, a = the activation block:
  *     Q4_0  acc = fma(d, a.scale * (float)(isum - 8 * a.qsum), acc)
  *     Q4_1  acc = fma(m, a.sum, fma(d, a.scale * (float)isum, acc)) */
-#include "kern/simd.h"
+#include "kern/fmt_common.h"
 
 FMT_DECLARE(q4_0);
 FMT_DECLARE(q4_1);
 
-enum { CODES = 256, D_AT = CODES, M_AT = CODES + 32, Q4_0_BYTES = CODES + 32, Q4_1_BYTES = CODES + 64 };
-
-static inline float half_at(const uint8_t *p) {
-    uint16_t h;
-    __builtin_memcpy(&h, p, 2);
-    return ig_f16_to_f32(h);
-}
-/* The code of input k of a lane. */
-static inline int code_at(const uint8_t *block, int lane, int k) {
-    int b = block[((k & 15) / 4) * 64 + lane * 4 + (k & 3)];
-    return k < 16 ? b & 15 : b >> 4;
-}
+enum { D_AT = NIBBLES_BYTES, M_AT = D_AT + 32, Q4_0_BYTES = D_AT + 32, Q4_1_BYTES = M_AT + 32 };
 
 static void linear(float *tile, const uint8_t *panel, const ig_act *x, int row, int m, int n_cols,
                    size_t block_bytes, bool has_min) {
@@ -37,7 +25,7 @@ static void linear(float *tile, const uint8_t *panel, const ig_act *x, int row, 
                 const int8_t *q = x->q + at * (size_t)x->n_cols + (size_t)b * 32;
                 size_t ab = at * (size_t)(x->n_cols / 32) + (size_t)b;
                 int32_t isum = 0;
-                for (int k = 0; k < 32; k++) isum += code_at(w, lane, k) * q[k];
+                for (int k = 0; k < 32; k++) isum += nibble_at(w, lane, k) * q[k];
                 if (!has_min) isum -= 8 * x->qsum[ab];
                 acc = __builtin_fmaf(half_at(w + D_AT + lane * 2), x->scale[ab] * (float)isum, acc);
                 if (has_min) acc = __builtin_fmaf(half_at(w + M_AT + lane * 2), x->sum[ab], acc);
@@ -71,16 +59,17 @@ static void dequant_q4_1(float *out, const uint8_t *row, int n_cols) {
 static void unpack_q4_0(float *out, const uint8_t *panel, int lane, int n_cols) {
     for (int b = 0; b < n_cols / 32; b++, panel += Q4_0_BYTES, out += 32)
         for (int k = 0; k < 32; k++)
-            out[k] = (float)(code_at(panel, lane, k) - 8) * half_at(panel + D_AT + lane * 2);
+            out[k] = (float)(nibble_at(panel, lane, k) - 8) * half_at(panel + D_AT + lane * 2);
 }
 static void unpack_q4_1(float *out, const uint8_t *panel, int lane, int n_cols) {
     for (int b = 0; b < n_cols / 32; b++, panel += Q4_1_BYTES, out += 32)
         for (int k = 0; k < 32; k++)
-            out[k] = (float)code_at(panel, lane, k) * half_at(panel + D_AT + lane * 2) +
+            out[k] = (float)nibble_at(panel, lane, k) * half_at(panel + D_AT + lane * 2) +
                      half_at(panel + M_AT + lane * 2);
 }
 
 #ifdef SIMD_REFERENCE
+/* qs of the file is a lane of the panel: only cut in four. */
 static void pack_codes(uint8_t *block, const uint8_t *qs, int lane) {
     for (int j = 0; j < 4; j++) __builtin_memcpy(block + j * 64 + lane * 4, qs + 4 * j, 4);
 }
@@ -97,25 +86,13 @@ static void pack_q4_1(uint8_t *panel, const uint8_t *row, int lane, int n_cols) 
         __builtin_memcpy(panel + M_AT + lane * 2, row + 2, 2);
     }
 }
-const ig_fmt ig_fmt_q4_0 = {"q4_0", 2, 32, 18, 32, Q4_0_BYTES, IG_ACT_Q8, pack_q4_0};
-const ig_fmt ig_fmt_q4_1 = {"q4_1", 3, 32, 20, 32, Q4_1_BYTES, IG_ACT_Q8, pack_q4_1};
+#define FORMAT(fmt, type, bytes, in_panel)                                                              \
+    const ig_fmt ig_fmt_##fmt = {.name = #fmt, .gguf_type = type, .group = 32, .group_bytes = bytes,    \
+                                 .panel_group = 32, .panel_bytes = in_panel, .act = IG_ACT_Q8,          \
+                                 .pack = pack_##fmt}
+FORMAT(q4_0, 2, 18, Q4_0_BYTES);
+FORMAT(q4_1, 3, 20, Q4_1_BYTES);
 #endif
 
-#define KERNS(fmt)                                                                                           \
-    {                                                                                                        \
-        IG_KERN_LINEAR,  &ig_fmt_##fmt,                                                                      \
-        IG_TIER_L3,      SIMD_NEEDS,                                                                         \
-        SIMD_SPEED,      KERN_NAME("linear_" #fmt),                                                          \
-        "equals scalar", {.linear = linear_##fmt}},                                                          \
-        {IG_KERN_DEQUANT, &ig_fmt_##fmt,                                                                     \
-         IG_TIER_L3,      SIMD_NEEDS,                                                                        \
-         SIMD_SPEED,      KERN_NAME("dequant_" #fmt),                                                        \
-         "equals scalar", {.dequant = dequant_##fmt}},                                                       \
-    {                                                                                                        \
-        IG_KERN_UNPACK, &ig_fmt_##fmt, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED, KERN_NAME("unpack_" #fmt),        \
-            "equals scalar", {                                                                               \
-            .unpack = unpack_##fmt                                                                           \
-        }                                                                                                    \
-    }
-static const ig_kern kerns[] = {KERNS(q4_0), KERNS(q4_1)};
+static const ig_kern kerns[] = {FMT_KERNS(q4_0), FMT_KERNS(q4_1)};
 KERN_EXPORT(fmt_q4, kerns);

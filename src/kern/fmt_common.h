@@ -1,0 +1,54 @@
+/* fmt_common: what the weight formats share: numbers inside bytes, the 4-bit codes of a panel, and a format's
+ * three rows in the list of kernels. */
+#ifndef IG_FMT_COMMON_H
+#define IG_FMT_COMMON_H
+
+#include "kern/simd.h"
+
+static inline float f32_at(const uint8_t *p) {
+    float x;
+    __builtin_memcpy(&x, p, 4);
+    return x;
+}
+static inline float half_at(const uint8_t *p) {
+    uint16_t h;
+    __builtin_memcpy(&h, p, 2);
+    return ig_f16_to_f32(h);
+}
+static inline float bf16_at(const uint8_t *p) {
+    uint16_t h;
+    __builtin_memcpy(&h, p, 2);
+    uint32_t u = (uint32_t)h << 16;
+    float x;
+    __builtin_memcpy(&x, &u, 4);
+    return x;
+}
+
+/* 4-bit codes of 32 inputs and 16 lanes: [4 groups j][16 lanes][4 bytes], byte i of a lane holds input 4j + i in
+ * the low nibble and 16 + 4j + i in the high one. */
+enum { NIBBLES_BYTES = 256 };
+static inline int nibble_at(const uint8_t *block, int lane, int k) {
+    int b = block[((k & 15) / 4) * 64 + lane * 4 + (k & 3)];
+    return k < 16 ? b & 15 : b >> 4;
+}
+static inline void pack_nibbles(uint8_t *block, const uint8_t code[32], int lane) {
+    for (int k = 0; k < 16; k++)
+        block[(k / 4) * 64 + lane * 4 + (k & 3)] = (uint8_t)((code[k] & 15) | code[k + 16] << 4);
+}
+
+/* 8-bit codes of 32 inputs and 16 lanes: [8 groups j][16 lanes][4 bytes], bytes 0, 2, 1, 3 of a lane hold inputs
+ * 4j .. 4j + 3, so that the even and the odd bytes of a vector are neighbouring inputs. */
+enum { CODES8_BYTES = 512 };
+static inline size_t code8_place(int lane, int k) {
+    static const int place[4] = {0, 2, 1, 3};
+    return (size_t)((k / 4) * 64 + lane * 4 + place[k & 3]);
+}
+
+#define FMT_KERN(op_, word, fmt_)                                                                       \
+    {.op = op_, .fmt = &ig_fmt_##fmt_, .tier = IG_TIER_L3, .cpu_needs = SIMD_NEEDS, .speed = SIMD_SPEED, \
+     .name = KERN_NAME(#word "_" #fmt_), .proof = "equals scalar", .fn = {.word = word##_##fmt_}}
+#define FMT_KERNS(fmt)                                                                     \
+    FMT_KERN(IG_KERN_LINEAR, linear, fmt), FMT_KERN(IG_KERN_DEQUANT, dequant, fmt),        \
+        FMT_KERN(IG_KERN_UNPACK, unpack, fmt)
+
+#endif
