@@ -1,8 +1,9 @@
 /* check_kern: walks the list of kernels. Each variant that this CPU can run is compared with the scalar
  * one, bit for bit: odd sizes, tails, row counts 1..13 and 48, rows in company and alone, every output
  * between guard pages, extreme values. The scalar ones are compared with float64 within bounds. With
- * --bench it times each cell instead (best of many, thread CPU time).
+ * --bench [text] it times each cell (whose name holds the text) instead: best of many, thread CPU time.
  * A negative control breaks one activation and expects the comparison to notice. */
+#include "kern/check_golden.h"
 #include "kern/kern.h"
 
 #include <math.h>
@@ -57,22 +58,50 @@ static void unguard(guarded g) {
     munmap(g.map, g.map_bytes);
 }
 
-/* A row of random but valid weights in the file layout. Scales are plain halves. */
-static void random_row(const ig_fmt *f, uint8_t *row, int n_cols) {
-    size_t n = ig_fmt_row_bytes(f, n_cols);
+/* What random weights look like. */
+typedef enum weights { ORDINARY, WILD } weights;
+
+/* A scale or a minimum: about 0.1 in size, either sign; a wild one may be nothing, tiny or as large as it goes. */
+static float random_scale(weights kind, float top) {
+    const float list[] = {0.0f, -0.0f, 5.9e-8f, -5.9e-8f, 6.1e-5f, top, -top};
+    if (kind == WILD && rnd() % 2) return list[rnd() % (sizeof list / sizeof *list)];
+    return bell() * 0.1f;
+}
+static void put_half(uint8_t *p, float x) {
+    uint16_t h = ig_f32_to_f16(x);
+    memcpy(p, &h, 2);
+}
+static void put_number(uint8_t *p, float x, size_t bytes) { /* bf16 or f32 */
+    memcpy(p, (uint8_t *)&x + 4 - bytes, bytes);
+}
+
+/* A row of valid weights in the file layout: codes and small integers are any bytes (in a wild row some runs
+ * of them all ones or all zeros), numbers are finite. */
+static void random_row(const ig_fmt *f, uint8_t *row, int n_cols, weights kind) {
+    static const struct {
+        int gguf_type, half_at[2], n_halves;
+    } scales[] = {{2, {0}, 1}, {3, {0, 2}, 2}, {6, {0}, 1}, {8, {0}, 1}, {12, {0, 2}, 2}, {14, {208}, 1}};
+    size_t n = ig_fmt_row_bytes(f, n_cols), n_groups = (size_t)(n_cols / f->group);
     for (size_t i = 0; i < n; i++) row[i] = (uint8_t)rnd();
-    for (int g = 0; g < n_cols / f->group; g++) {
-        uint8_t *p = row + (size_t)g * (size_t)f->group_bytes;
-        if (strcmp(f->name, "f32") == 0) {
-            float x = bell();
-            memcpy(p, &x, 4);
-        } else if (strcmp(f->name, "bf16") == 0) {
-            float x = bell();
-            memcpy(p, (uint8_t *)&x + 2, 2);
-        } else { /* f16 itself, or a scale in front, and a minimum behind it */
-            uint16_t h = ig_f32_to_f16(bell() * 0.1f);
-            memcpy(p, &h, 2);
-            if (strcmp(f->name, "q4_1") == 0) h = ig_f32_to_f16(bell()), memcpy(p + 2, &h, 2);
+    if (kind == WILD)
+        for (size_t i = 0; i + 16 <= n; i += 16)
+            if (rnd() % 4 == 0) memset(row + i, rnd() % 2 ? 0xff : 0, 16);
+    for (size_t g = 0; g < n_groups; g++) {
+        uint8_t *p = row + g * (size_t)f->group_bytes;
+        if (f->gguf_type == 0 || f->gguf_type == 30)
+            put_number(p, bell(), (size_t)f->group_bytes);
+        else if (f->gguf_type == 1)
+            put_half(p, bell() * 0.1f);
+        for (size_t i = 0; i < sizeof scales / sizeof *scales; i++)
+            for (int j = 0; f->gguf_type == scales[i].gguf_type && j < scales[i].n_halves; j++)
+                put_half(p + scales[i].half_at[j], random_scale(kind, 65504.0f));
+        if (f->mlx_group) {
+            size_t bytes = f->f32_scales ? 4 : 2;
+            uint8_t *at = row + (size_t)n_cols * (size_t)f->bits / 8 + g * bytes;
+            float scale = random_scale(kind, 1e9f);
+            put_number(at, scale, bytes);
+            float bias = rnd() % 4 ? scale * -127.0f : random_scale(kind, 1e9f);
+            put_number(at + n_groups * bytes, bias, bytes);
         }
     }
 }
@@ -91,6 +120,7 @@ static acts random_acts(int n_rows, int n_cols) {
     if (n_cols % 32 == 0) {
         a.act.q = malloc((size_t)n_rows * (size_t)n_cols);
         a.act.q16 = malloc((size_t)n_rows * (size_t)n_cols * 2), a.act.scale16 = malloc(n_blocks * 4);
+        a.act.qsum16 = malloc(n_blocks * 8), a.act.sum16 = malloc(n_blocks * 4);
         a.act.scale = malloc(n_blocks * 4), a.act.sum = malloc(n_blocks * 4),
         a.act.qsum = malloc(n_blocks * 4);
         for (int r = 0; r < n_rows; r++) {
@@ -98,22 +128,22 @@ static acts random_acts(int n_rows, int n_cols) {
             quant->fn.quant(a.act.q + (size_t)r * (size_t)n_cols, a.act.scale + b, a.act.qsum + b,
                             a.act.sum + b, a.f + (size_t)r * (size_t)n_cols, n_cols);
             quant16->fn.quant16(a.act.q16 + (size_t)r * (size_t)n_cols, a.act.scale16 + b,
-                                a.f + (size_t)r * (size_t)n_cols, n_cols);
+                                a.act.qsum16 + 2 * b, a.act.sum16 + b, a.f + (size_t)r * (size_t)n_cols, n_cols);
         }
     }
     return a;
 }
 static void free_acts(acts a) {
     free(a.f), free(a.act.q), free(a.act.scale), free(a.act.sum), free(a.act.qsum);
-    free(a.act.q16), free(a.act.scale16);
+    free(a.act.q16), free(a.act.scale16), free(a.act.qsum16), free(a.act.sum16);
 }
 
 /* The panel of 16 random rows, guarded; the rows in `rows`. */
-static guarded random_panel(const ig_fmt *f, int n_cols, uint8_t *rows) {
+static guarded random_panel(const ig_fmt *f, int n_cols, uint8_t *rows, weights kind) {
     size_t row_bytes = ig_fmt_row_bytes(f, n_cols);
     guarded g = guard(ig_fmt_panel_bytes(f, n_cols));
     for (int lane = 0; lane < IG_PANEL_ROWS; lane++) {
-        random_row(f, rows + (size_t)lane * row_bytes, n_cols);
+        random_row(f, rows + (size_t)lane * row_bytes, n_cols, kind);
         f->pack(g.p, rows + (size_t)lane * row_bytes, lane, n_cols);
     }
     return g;
@@ -122,12 +152,15 @@ static guarded random_panel(const ig_fmt *f, int n_cols, uint8_t *rows) {
 static void check_linear(const ig_kern *k) {
     const ig_kern *ref = ig_kern_reference(IG_KERN_LINEAR, k->fmt);
     const ig_kern *dequant = ig_kern_reference(IG_KERN_DEQUANT, k->fmt);
-    static const int cols[] = {32, 64, 96, 576, 1536}, rows[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 48};
+    static const int cols[] = {32, 64, 96, 256, 576, 640, 768, 1536};
+    static const int rows[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 48};
     bool same = true, alone = true, near = true, notices = true;
     for (size_t ci = 0; ci < sizeof cols / sizeof *cols; ci++) {
         int n_cols = cols[ci];
+        if (n_cols % k->fmt->group || n_cols % k->fmt->panel_group) continue;
         uint8_t *file = malloc(ig_fmt_row_bytes(k->fmt, n_cols) * IG_PANEL_ROWS);
-        guarded panel = random_panel(k->fmt, n_cols, file);
+        const weights kind = ci % 2 ? WILD : ORDINARY;
+        guarded panel = random_panel(k->fmt, n_cols, file, kind);
         acts a = random_acts(50, n_cols);
         for (size_t ri = 0; ri < sizeof rows / sizeof *rows; ri++) {
             int m = rows[ri], from = m == 48 ? 2 : (int)ri % 3;
@@ -156,18 +189,22 @@ static void check_linear(const ig_kern *k) {
                     x = (double)a.act.q[7 * n_cols + i] * (double)a.act.scale[block];
                 if (k->fmt->act == IG_ACT_Q16)
                     x = (double)a.act.q16[7 * n_cols + i] * (double)a.act.scale16[block];
-                sum += x * (double)w[i], mass += fabs(x * (double)w[i]);
+                /* code * scale and minimum may cancel, so a weight counts as the largest of its block */
+                double top = 0;
+                for (int j = i / 32 * 32; j < i / 32 * 32 + 32 && j < n_cols; j++)
+                    top = fmax(top, fabs((double)w[j]));
+                sum += x * (double)w[i], mass += fabs(x * top);
             }
             if (fabs((double)tile[lane] - sum) > mass * 4e-6 + 1e-30) near = false;
         }
-        /* one activation changed by one step must show */
+        /* one activation changed by one step must show, where no weight is 0 and none swallows it */
         float broken[16];
         if (a.act.q)
             a.act.q[7 * n_cols + 5] = (int8_t)(a.act.q[7 * n_cols + 5] ^ 1), a.act.qsum[7 * (n_cols / 32)]++,
                                  a.act.q16[7 * n_cols + 5] = (int16_t)(a.act.q16[7 * n_cols + 5] ^ 64);
         a.f[7 * n_cols + 5] += 1.0f;
         k->fn.linear(broken, panel.p, &a.act, 7, 1, n_cols);
-        if (!memcmp(broken, tile, sizeof tile)) notices = false;
+        if (kind == ORDINARY && !memcmp(broken, tile, sizeof tile)) notices = false;
         free(w), free(file), free_acts(a), unguard(panel);
     }
     result(same, k->name, "bits differ from the scalar kernel");
@@ -178,10 +215,13 @@ static void check_linear(const ig_kern *k) {
 
 static void check_rows_of_format(const ig_kern *k) {
     bool same = true, agrees = true;
-    for (int n = 32; n <= 1536; n += n < 128 ? 32 : 352) {
-        if (n % k->fmt->group) continue;
+    static const int cols[] = {32, 64, 96, 128, 480, 768, 832, 1536, 256, 640};
+    for (size_t ci = 0; ci < sizeof cols / sizeof *cols; ci++) {
+        int n = cols[ci];
+        if (n % k->fmt->group || n % k->fmt->panel_group) continue;
         uint8_t *file = malloc(ig_fmt_row_bytes(k->fmt, n) * IG_PANEL_ROWS);
-        guarded panel = random_panel(k->fmt, n, file), y = guard((size_t)n * 4), z = guard((size_t)n * 4);
+        guarded panel = random_panel(k->fmt, n, file, ci % 2 ? WILD : ORDINARY);
+        guarded y = guard((size_t)n * 4), z = guard((size_t)n * 4);
         for (int lane = 0; lane < 16; lane++) {
             const uint8_t *row = file + (size_t)lane * ig_fmt_row_bytes(k->fmt, n);
             float *a = (float *)(void *)y.p, *b = (float *)(void *)z.p;
@@ -200,6 +240,39 @@ static void check_rows_of_format(const ig_kern *k) {
     }
     result(same, k->name, "bits differ from the scalar kernel");
     result(agrees, k->name, "the panel does not give back the row of the file");
+}
+
+/* What the format's own library reads from a row, through the file layout and through a panel. */
+static void check_golden(const ig_kern *k) {
+    bool ok = k->fmt->act == IG_ACT_F32, notices = true; /* the float formats have no library to ask */
+    for (size_t i = 0; i < sizeof goldens / sizeof *goldens; i++) {
+        const struct golden *g = &goldens[i];
+        if (strcmp(g->fmt, k->fmt->name) != 0) continue;
+        const uint8_t *row = (const uint8_t *)g->row;
+        guarded panel = guard(ig_fmt_panel_bytes(k->fmt, g->n_cols)), y = guard((size_t)g->n_cols * 4);
+        float *out = (float *)(void *)y.p;
+        ok = ig_fmt_row_bytes(k->fmt, g->n_cols) == (size_t)g->n_bytes;
+        for (int lane = 0; ok && lane < IG_PANEL_ROWS; lane++) {
+            k->fmt->pack(panel.p, row, lane, g->n_cols);
+            if (k->op == IG_KERN_DEQUANT)
+                k->fn.dequant(out, row, g->n_cols);
+            else
+                k->fn.unpack(out, panel.p, lane, g->n_cols);
+            ok = memcmp(out, g->f32, (size_t)g->n_cols * 4) == 0;
+        }
+        uint8_t *broken = malloc((size_t)g->n_bytes); /* one bit must show */
+        memcpy(broken, row, (size_t)g->n_bytes);
+        broken[g->n_bytes / 4] ^= 1;
+        k->fmt->pack(panel.p, broken, 0, g->n_cols);
+        if (k->op == IG_KERN_DEQUANT)
+            k->fn.dequant(out, broken, g->n_cols);
+        else
+            k->fn.unpack(out, panel.p, 0, g->n_cols);
+        notices = memcmp(out, g->f32, (size_t)g->n_cols * 4) != 0;
+        free(broken), unguard(panel), unguard(y);
+    }
+    result(ok, k->name, "differs from the format's own library");
+    result(notices, k->name, "the comparison with the library does not notice a changed code");
 }
 
 /* Numbers that find mistakes: zeros, denormals, huge ones, infinities and NaN now and then. */
@@ -233,7 +306,11 @@ static void run_row(const ig_kern *k, uint8_t *out, const float *x, const float 
         k->fn.quant((int8_t *)out, y + n, (int32_t *)(y + n + b), y + n + 2 * b, x, n);
         break;
     }
-    case IG_KERN_QUANT16: k->fn.quant16((int16_t *)(void *)out, y + n, x, n); break;
+    case IG_KERN_QUANT16: {
+        size_t b = (size_t)n / 32;
+        k->fn.quant16((int16_t *)(void *)out, y + n, (int32_t *)(y + n + b), y + n + 3 * b, x, n);
+        break;
+    }
     case IG_KERN_ROPE:
         memcpy(out, x, (size_t)n * 8);
         k->fn.rope(y, y + n, w, w + n, n);
@@ -495,28 +572,54 @@ static double cpu_s(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static void bench(const ig_kern *k) {
-    static const int rows[] = {1, 2, 4, 8, 48};
-    const int n_cols = 576;
-    if (k->op == IG_KERN_LINEAR) {
+/* Best seconds of one call on m rows, panels in turn: one panel stays in the cache, many come from memory. */
+static double time_linear(const ig_kern *k, const uint8_t *panels, size_t stride, int n_panels, const acts *a,
+                          int m) {
+    static float tile[48 * 16];
+    double best = 1e9;
+    int n_calls = n_panels > 1 ? n_panels : k->cpu_needs ? 400 / m + 4 : 2;
+    for (int t = 0; t < (n_panels > 1 ? 5 : 30); t++) {
+        double t0 = cpu_s();
+        for (int j = 0; j < n_calls; j++)
+            k->fn.linear(tile, panels + (size_t)(j % n_panels) * stride, &a->act, 0, m, a->act.n_cols);
+        double dt = (cpu_s() - t0) / n_calls;
+        if (dt < best) best = dt;
+    }
+    return best;
+}
+
+/* MAC of one panel that stays in the cache, and bytes of weights when a row reads each panel once from memory. */
+static void bench_linear(const ig_kern *k) {
+    static const int rows[] = {1, 2, 4, 48}, cols[] = {640, 2048};
+    enum { STREAM_BYTES = 192 << 20 };
+    for (size_t c = 0; c < sizeof cols / sizeof *cols; c++) {
+        const int n_cols = cols[c] / k->fmt->panel_group * k->fmt->panel_group;
         uint8_t *file = malloc(ig_fmt_row_bytes(k->fmt, n_cols) * IG_PANEL_ROWS);
-        guarded panel = random_panel(k->fmt, n_cols, file);
+        guarded panel = random_panel(k->fmt, n_cols, file, ORDINARY);
         acts a = random_acts(48, n_cols);
-        printf("%-26s", k->name);
-        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-            static float tile[48 * 16];
-            double best = 1e9;
-            int reps = k->cpu_needs ? 400 / rows[i] + 4 : 2;
-            for (int t = 0; t < 30; t++) {
-                double t0 = cpu_s();
-                for (int j = 0; j < reps; j++) k->fn.linear(tile, panel.p, &a.act, 0, rows[i], n_cols);
-                double dt = (cpu_s() - t0) / reps;
-                if (dt < best) best = dt;
-            }
-            printf("  %3d rows %6.1f GMAC/s", rows[i], (double)rows[i] * 16 * n_cols / best * 1e-9);
+        printf("%-30s K %4d", k->name, n_cols);
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+            printf("  %2d rows %5.1f", rows[i],
+                   rows[i] * 16.0 * n_cols / time_linear(k, panel.p, 0, 1, &a, rows[i]) * 1e-9);
+        printf(" GMAC/s");
+        if (k->cpu_needs && strstr(k->name, "_tile")) {
+            const size_t bytes = ig_fmt_panel_bytes(k->fmt, n_cols), stride = (bytes + 63) / 64 * 64;
+            const int n_panels = (int)(STREAM_BYTES / stride);
+            uint8_t *panels = aligned_alloc(64, (size_t)n_panels * stride);
+            for (int i = 0; i < n_panels; i++) memcpy(panels + (size_t)i * stride, panel.p, bytes);
+            double s = time_linear(k, panels, stride, n_panels, &a, 1);
+            printf("; from memory %5.1f GMAC/s, %5.1f GB/s", 16 * n_cols / s * 1e-9,
+                   (double)bytes / s * 1e-9);
+            free(panels);
         }
         printf("\n");
         free(file), free_acts(a), unguard(panel);
+    }
+}
+
+static void bench(const ig_kern *k) {
+    if (k->op == IG_KERN_LINEAR) {
+        bench_linear(k);
     } else if (k->op == IG_KERN_MATMUL) {
         static const int shape[][3] = {{48, 256, 64}, {48, 64, 576}, {16, 64, 64}};
         enum { FLOATS = 1 << 16 };
@@ -573,12 +676,12 @@ int main(int argc, char **argv) {
             if (!timing) printf("skip %s, because this CPU cannot run it\n", k->name);
             continue;
         }
-        if (timing)
-            bench(k);
-        else if (k->op == IG_KERN_LINEAR)
+        if (timing) {
+            if (argc < 3 || strstr(k->name, argv[2])) bench(k);
+        } else if (k->op == IG_KERN_LINEAR)
             check_linear(k);
         else if (k->op == IG_KERN_DEQUANT || k->op == IG_KERN_UNPACK)
-            check_rows_of_format(k);
+            check_rows_of_format(k), check_golden(k);
         else if (k->op == IG_KERN_ATTENTION)
             check_attention(k);
         else if (k->op == IG_KERN_ARGMAX)

@@ -24,8 +24,8 @@ static inline float bf16_at(const uint8_t *p) {
     return x;
 }
 
-/* 4-bit codes of 32 inputs and 16 lanes: [4 groups j][16 lanes][4 bytes], byte i of a lane holds input 4j + i in
- * the low nibble and 16 + 4j + i in the high one. */
+/* 4-bit codes of 32 inputs and 16 lanes: [4 groups j][16 lanes][4 bytes], byte i of a lane holds input 4j + i
+ * in the low nibble and 16 + 4j + i in the high one. */
 enum { NIBBLES_BYTES = 256 };
 static inline int nibble_at(const uint8_t *block, int lane, int k) {
     int b = block[((k & 15) / 4) * 64 + lane * 4 + (k & 3)];
@@ -36,8 +36,8 @@ static inline void pack_nibbles(uint8_t *block, const uint8_t code[32], int lane
         block[(k / 4) * 64 + lane * 4 + (k & 3)] = (uint8_t)((code[k] & 15) | code[k + 16] << 4);
 }
 
-/* 8-bit codes of 32 inputs and 16 lanes: [8 groups j][16 lanes][4 bytes], bytes 0, 2, 1, 3 of a lane hold inputs
- * 4j .. 4j + 3, so that the even and the odd bytes of a vector are neighbouring inputs. */
+/* 8-bit codes of 32 inputs and 16 lanes: [8 groups j][16 lanes][4 bytes], bytes 0, 2, 1, 3 of a lane hold
+ * inputs 4j .. 4j + 3, so that the even and the odd bytes of a vector are neighbouring inputs. */
 enum { CODES8_BYTES = 512 };
 static inline size_t code8_place(int lane, int k) {
     static const int place[4] = {0, 2, 1, 3};

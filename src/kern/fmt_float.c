@@ -7,7 +7,7 @@ FMT_DECLARE(f32);
 FMT_DECLARE(f16);
 FMT_DECLARE(bf16);
 
-#define FLOAT_FORMAT(fmt, value, bytes)                                                                       \
+#define FLOAT_FORMAT(fmt, value, bytes)                                                                      \
     static void linear_##fmt(float *tile, const uint8_t *panel, const ig_act *x, int row, int m,             \
                              int n_cols) {                                                                   \
         for (int r = 0; r < m; r++) {                                                                        \
@@ -15,18 +15,18 @@ FMT_DECLARE(bf16);
             for (int lane = 0; lane < IG_PANEL_ROWS; lane++) {                                               \
                 float acc = 0.0f;                                                                            \
                 for (int k = 0; k < n_cols; k++)                                                             \
-                    acc = __builtin_fmaf(                                                                    \
-                        value(panel + ((size_t)k * IG_PANEL_ROWS + (size_t)lane) * bytes), xr[k], acc);   \
+                    acc = __builtin_fmaf(value(panel + ((size_t)k * IG_PANEL_ROWS + (size_t)lane) * bytes),  \
+                                         xr[k], acc);                                                        \
                 tile[r * IG_PANEL_ROWS + lane] = acc;                                                        \
             }                                                                                                \
         }                                                                                                    \
     }                                                                                                        \
     static void dequant_##fmt(float *out, const uint8_t *row, int n_cols) {                                  \
-        for (int k = 0; k < n_cols; k++) out[k] = value(row + (size_t)k * bytes);                         \
+        for (int k = 0; k < n_cols; k++) out[k] = value(row + (size_t)k * bytes);                            \
     }                                                                                                        \
     static void unpack_##fmt(float *out, const uint8_t *panel, int lane, int n_cols) {                       \
         for (int k = 0; k < n_cols; k++)                                                                     \
-            out[k] = value(panel + ((size_t)k * IG_PANEL_ROWS + (size_t)lane) * bytes);                   \
+            out[k] = value(panel + ((size_t)k * IG_PANEL_ROWS + (size_t)lane) * bytes);                      \
     }
 FLOAT_FORMAT(f32, f32_at, 4)
 FLOAT_FORMAT(f16, half_at, 2)
@@ -41,10 +41,15 @@ static void pack2(uint8_t *panel, const uint8_t *row, int lane, int n_cols) {
     for (int k = 0; k < n_cols; k++)
         __builtin_memcpy(panel + ((size_t)k * IG_PANEL_ROWS + (size_t)lane) * 2, row + (size_t)k * 2, 2);
 }
-#define FORMAT(fmt, type, bytes)                                                                    \
-    const ig_fmt ig_fmt_##fmt = {.name = #fmt, .gguf_type = type, .group = 1, .group_bytes = bytes, \
-                                 .panel_group = 1, .panel_bytes = bytes * IG_PANEL_ROWS,            \
-                                 .act = IG_ACT_F32, .pack = pack##bytes}
+#define FORMAT(fmt, type, bytes)                                                                             \
+    const ig_fmt ig_fmt_##fmt = {.name = #fmt,                                                               \
+                                 .gguf_type = type,                                                          \
+                                 .group = 1,                                                                 \
+                                 .group_bytes = bytes,                                                       \
+                                 .panel_group = 1,                                                           \
+                                 .panel_bytes = bytes * IG_PANEL_ROWS,                                       \
+                                 .act = IG_ACT_F32,                                                          \
+                                 .pack = pack##bytes}
 FORMAT(f32, 0, 4);
 FORMAT(f16, 1, 2);
 FORMAT(bf16, 30, 2);

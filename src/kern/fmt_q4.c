@@ -86,9 +86,14 @@ static void pack_q4_1(uint8_t *panel, const uint8_t *row, int lane, int n_cols) 
         __builtin_memcpy(panel + M_AT + lane * 2, row + 2, 2);
     }
 }
-#define FORMAT(fmt, type, bytes, in_panel)                                                              \
-    const ig_fmt ig_fmt_##fmt = {.name = #fmt, .gguf_type = type, .group = 32, .group_bytes = bytes,    \
-                                 .panel_group = 32, .panel_bytes = in_panel, .act = IG_ACT_Q8,          \
+#define FORMAT(fmt, type, bytes, in_panel)                                                                   \
+    const ig_fmt ig_fmt_##fmt = {.name = #fmt,                                                               \
+                                 .gguf_type = type,                                                          \
+                                 .group = 32,                                                                \
+                                 .group_bytes = bytes,                                                       \
+                                 .panel_group = 32,                                                          \
+                                 .panel_bytes = in_panel,                                                    \
+                                 .act = IG_ACT_Q8,                                                           \
                                  .pack = pack_##fmt}
 FORMAT(q4_0, 2, 18, Q4_0_BYTES);
 FORMAT(q4_1, 3, 20, Q4_1_BYTES);

@@ -1,7 +1,7 @@
 /* fmt_q8_0: Q8_0 of GGUF. Blocks of 32 inputs, signed bytes.
  *     file:  {f16 d, i8 q[32]}   w = d * q
  *     panel: 8-bit codes as in fmt_common.h, then d[16]
- * Activations are int16: with int8 weights they cost the same as int8 ones (madd instead of maddubs and madd),
+ * Activations are int16: with int8 weights they cost what int8 ones do (madd instead of maddubs and madd),
  * and the head, where most files keep Q8_0, is where coarse activations hurt most (docs/bench.md).
  * Sum, blocks ascending: acc = fma(d, a.scale16 * (float)isum, acc), isum exact in int32:
  * 32 * 128 * 32767 < 2^31. */
@@ -50,8 +50,14 @@ static void pack_q8_0(uint8_t *panel, const uint8_t *row, int lane, int n_cols) 
         __builtin_memcpy(panel + D_AT + lane * 2, row, 2);
     }
 }
-const ig_fmt ig_fmt_q8_0 = {.name = "q8_0", .gguf_type = 8, .group = 32, .group_bytes = 34, .panel_group = 32,
-                            .panel_bytes = BLOCK_BYTES, .act = IG_ACT_Q16, .pack = pack_q8_0};
+const ig_fmt ig_fmt_q8_0 = {.name = "q8_0",
+                            .gguf_type = 8,
+                            .group = 32,
+                            .group_bytes = 34,
+                            .panel_group = 32,
+                            .panel_bytes = BLOCK_BYTES,
+                            .act = IG_ACT_Q16,
+                            .pack = pack_q8_0};
 #endif
 
 static const ig_kern kerns[] = {FMT_KERNS(q8_0)};

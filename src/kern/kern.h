@@ -37,12 +37,17 @@ typedef struct ig_act {
     float *sum;              /* [T][K/32] scale * (float)qsum */
     int16_t *q16;            /* [T][K] or NULL */
     float *scale16;          /* [T][K/32] */
+    int32_t *qsum16;         /* [T][K/16] sum of 16 q16 */
+    float *sum16;            /* [T][K/32] scale16 * (float)(sum of the block's q16) */
     int n_cols;
 } ig_act;
 
 /* A weight format: the layout in the file and the layout in a panel. Its address is its identity, on disk
  * it is its name. A row in the file is K / group groups of group_bytes. A panel is K / panel_group groups
- * of panel_bytes, each holding IG_PANEL_ROWS rows side by side. */
+ * of panel_bytes, each holding IG_PANEL_ROWS rows side by side; the groups of any range of inputs that starts
+ * at a whole group are a panel too.
+ * MLX keeps an affine matrix in three tensors; its row here is the row's codes, then its scales, then its
+ * biases, which the loader brings together (fmt_affine.c). */
 typedef struct ig_fmt {
     const char *name;       /* "q4_1" */
     int gguf_type;          /* its number in GGUF, -1 none */
@@ -51,6 +56,8 @@ typedef struct ig_fmt {
     ig_act_kind act;
     /* Row `lane` of a panel, from one row of the file. */
     void (*pack)(uint8_t *panel, const uint8_t *row, int lane, int n_cols);
+    int bits, mlx_group; /* MLX affine; 0: not one of them */
+    bool f32_scales;     /* scales and biases are f32 (f16 ones are widened by the loader), else bf16 */
 } ig_fmt;
 
 static inline size_t ig_fmt_row_bytes(const ig_fmt *f, int n_cols) {
@@ -98,7 +105,8 @@ typedef void ig_unpack_fn(float *out, const uint8_t *panel, int lane, int n_cols
 /* One row of n values (a multiple of 32) to int8 with its scales and sums. A block that holds a NaN or an
  * infinity gets a scale that is not finite, so that the row's logits tell. */
 typedef void ig_quant_fn(int8_t *q, float *scale, int32_t *qsum, float *sum, const float *x, int n);
-typedef void ig_quant16_fn(int16_t *q, float *scale, const float *x, int n);
+/* The same to int16; qsum of 16 values each, sum of 32. */
+typedef void ig_quant16_fn(int16_t *q, float *scale, int32_t *qsum, float *sum, const float *x, int n);
 /* y[i] = x[i] * (1 / sqrt(mean of squares + eps)) * w[i] */
 typedef void ig_norm_fn(float *y, const float *x, const float *w, int n, float eps);
 /* lo[i], hi[i] rotated by the angle whose cosine and sine are given; n a multiple of 8. */
@@ -220,6 +228,7 @@ const ig_kern *ig_kern_pick(ig_kern_op op, const ig_fmt *fmt, ig_tier tier_max, 
 const ig_kern *ig_kern_at(int i);            /* walk all; NULL at the end */
 const ig_kern *ig_kern_reference(ig_kern_op op, const ig_fmt *fmt); /* the scalar one */
 const ig_fmt *ig_fmt_of_gguf(uint32_t type); /* NULL: not one of ours */
+const ig_fmt *ig_fmt_of_affine(int bits, int group, bool f32_scales); /* NULL: not one of ours */
 const ig_fmt *ig_fmt_at(int i);              /* walk all; NULL at the end */
 const char *ig_kern_op_name(ig_kern_op op);
 

@@ -44,14 +44,17 @@ static void quant(int8_t *q, float *scale, int32_t *qsum, float *sum, const floa
     }
 }
 
-static void quant16(int16_t *q, float *scale, const float *x, int n) {
-    for (int b = 0; b < n / 32; b++, x += 32, q += 32) {
-        float amax = block_amax(x);
-        scale[b] = amax < 0x1p-100f ? 0.0f : amax / 32767.0f;
-        if (amax >= 0x1p-100f && amax < INFINITY)
-            block_quant16(q, x, 32767.0f / amax);
-        else
-            __builtin_memset(q, 0, 32 * sizeof *q); /* as in quant */
+static void quant16(int16_t *q, float *scale, int32_t *qsum, float *sum, const float *x, int n) {
+    for (int b = 0; b < n / 32; b++, x += 32, q += 32, qsum += 2) {
+        float amax = block_amax(x), s = amax < 0x1p-100f ? 0.0f : amax / 32767.0f;
+        if (amax >= 0x1p-100f && amax < INFINITY) {
+            block_quant16(q, qsum, x, 32767.0f / amax);
+        } else { /* as in quant */
+            __builtin_memset(q, 0, 32 * sizeof *q);
+            qsum[0] = qsum[1] = 0;
+        }
+        scale[b] = s;
+        sum[b] = s * (float)(qsum[0] + qsum[1]);
     }
 }
 

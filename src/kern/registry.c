@@ -50,6 +50,14 @@ const ig_fmt *ig_fmt_of_gguf(uint32_t type) {
     return NULL;
 }
 
+const ig_fmt *ig_fmt_of_affine(int bits, int group, bool f32_scales) {
+    const ig_fmt *f;
+    for (int i = 0; (f = ig_fmt_at(i)) != NULL; i++)
+        if (f->mlx_group > 0 && f->mlx_group == group && f->bits == bits && f->f32_scales == f32_scales)
+            return f;
+    return NULL;
+}
+
 const char *ig_kern_op_name(ig_kern_op op) {
     static const char *const names[IG_KERN_N_OPS] = {
         [IG_KERN_LINEAR] = "linear", [IG_KERN_DEQUANT] = "dequant",     [IG_KERN_UNPACK] = "unpack",

@@ -62,14 +62,26 @@ static ig_status find(const ig_gguf_tensor **out, binding *b, const ig_weight_sp
     return IG_OK;
 }
 
+/* The block types we read, by their names in GGUF. */
+static void list_formats(char *out, size_t cap) {
+    const ig_fmt *f;
+    size_t n = 0;
+    for (int i = 0; (f = ig_fmt_at(i)) != NULL && n < cap; i++)
+        if (f->gguf_type >= 0)
+            n += (size_t)snprintf(out + n, cap - n, "%s%s", n ? ", " : "",
+                                  ig_gguf_type_of((uint32_t)f->gguf_type)->name);
+}
+
 static ig_status format_of(const ig_fmt **out, const binding *b, const ig_gguf_tensor *t, ig_err *err) {
     const ig_fmt *f = ig_fmt_of_gguf(t->type);
     const ig_gguf_type *type = ig_gguf_type_of(t->type);
-    if (!f)
+    char list[200] = "";
+    if (!f) {
+        list_formats(list, sizeof list);
         return ig_fail(err, IG_EFORMAT,
-                       "%s: tensor %.*s has block type %s, which is not supported (supported: F32, F16, "
-                       "BF16, Q4_0, Q4_1, Q8_0)",
-                       ig_gguf_path(b->g), (int)t->name.n, t->name.p, type ? type->name : "?");
+                       "%s: tensor %.*s has block type %s, which is not supported (supported: %s)",
+                       ig_gguf_path(b->g), (int)t->name.n, t->name.p, type ? type->name : "?", list);
+    }
     *out = f;
     return IG_OK;
 }

@@ -64,26 +64,29 @@ static const ig_fmt *fmt_named(const char *name) {
         if (strcmp(f->name, name) == 0) return f;
     return NULL;
 }
-/* One row of random weights in a format's file layout. */
+/* One row of random weights in a format's file layout, about `scale` in size. */
 static void put_row(file *w, const ig_fmt *f, int n_cols, float scale) {
+    static const struct {
+        const char *fmt;
+        float d, min; /* of `scale`; the minimum stands behind d */
+        int d_at;
+    } blocks[] = {{"q4_0", 1 / 8.0f, 0, 0},  {"q4_1", 1 / 8.0f, -1, 0},          {"q5_0", 1 / 10.0f, 0, 0},
+                  {"q8_0", 1 / 70.0f, 0, 0}, {"q4_k", 1 / 150.0f, 1 / 20.0f, 0}, {"q6_k", 1 / 1300.0f, 0, 208}};
     for (int g = 0; g < n_cols / f->group; g++) {
-        uint8_t b[64];
-        uint16_t d = ig_f32_to_f16(scale / 8.0f), m = ig_f32_to_f16(-scale);
+        uint8_t b[256];
         for (int i = 0; i < f->group_bytes; i++)
             w->seed = w->seed * 1664525u + 1013904223u, b[i] = (uint8_t)(w->seed >> 24);
         float x = gauss(&w->seed) * scale;
         uint16_t h = ig_f32_to_f16(x);
-        if (strcmp(f->name, "f32") == 0)
-            memcpy(b, &x, 4);
-        else if (strcmp(f->name, "bf16") == 0)
-            memcpy(b, (char *)&x + 2, 2);
-        else if (strcmp(f->name, "f16") == 0)
-            memcpy(b, &h, 2);
-        else if (strcmp(f->name, "q8_0") == 0)
-            d = ig_f32_to_f16(scale / 70.0f), memcpy(b, &d, 2);
-        else
-            memcpy(b, &d, 2);
-        if (strcmp(f->name, "q4_1") == 0) memcpy(b + 2, &m, 2);
+        if (strcmp(f->name, "f32") == 0) memcpy(b, &x, 4);
+        if (strcmp(f->name, "bf16") == 0) memcpy(b, (char *)&x + 2, 2);
+        if (strcmp(f->name, "f16") == 0) memcpy(b, &h, 2);
+        for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
+            if (strcmp(f->name, blocks[i].fmt) == 0) {
+                uint16_t d = ig_f32_to_f16(scale * blocks[i].d), min = ig_f32_to_f16(scale * blocks[i].min);
+                memcpy(b + blocks[i].d_at, &d, 2);
+                if (min) memcpy(b + 2, &min, 2);
+            }
         put(w->f, b, (size_t)f->group_bytes);
     }
 }
@@ -162,7 +165,7 @@ static file write_model(shape s, twist t) {
                     put(w.f, &x, 4);
                 }
             else
-                put_row(&w, lf, list[i].cols, 0.15f);
+                put_row(&w, lf, list[i].cols, s.width > 160 ? 0.08f : 0.15f); /* scores that exp can hold */
         while (ftell(w.f) % 32) put(w.f, "", 1);
     }
     for (int i = 0; i < 64; i++) put(w.f, "", 1);
@@ -338,6 +341,8 @@ TEST(logits_agree_with_a_float64_forward_for_every_format_and_shape) {
         {{2, 96, 160, 6, 2, 32, 80, true, "q4_1"}, 6e-2}, {{2, 96, 160, 6, 2, 32, 80, false, "q8_0"}, 4e-3},
         {{1, 64, 96, 4, 4, 16, 50, false, "q4_1"}, 6e-2}, {{3, 128, 96, 2, 1, 64, 33, true, "f32"}, 4e-3},
         {{1, 160, 96, 8, 2, 80, 48, false, "f16"}, 4e-3}, {{2, 96, 100, 3, 1, 48, 47, false, "f32"}, 4e-3},
+        {{2, 96, 160, 6, 2, 32, 80, true, "q5_0"}, 6e-2}, {{2, 256, 512, 4, 2, 64, 80, true, "q4_k"}, 6e-2},
+        {{2, 256, 256, 8, 4, 32, 64, true, "q6_k"}, 4e-3},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         shape s = cases[i].s;
@@ -374,16 +379,16 @@ TEST(logits_agree_with_a_float64_forward_for_every_format_and_shape) {
 TEST(logits_have_the_same_bits_in_any_batch_chunk_thread_count_and_on_any_isa) {
     enum { N = 130, V = 80 };
     static float ref[N * V], got[SEQS * N * V];
-    static const char *const fmts[] = {"q4_1", "q4_0", "q8_0", "f32", "f16", "bf16"};
+    static const char *const fmts[] = {"q4_1", "q4_0", "q5_0", "q8_0", "f32", "f16", "bf16", "q4_k", "q6_k"};
     uint32_t tok[N];
     random_tokens(tok, N, V, 5);
     for (size_t f = 0; f < sizeof fmts / sizeof *fmts; f++) {
-        shape s = small;
+        shape s = fmt_named(fmts[f])->group > 32 ? (shape){2, 256, 256, 8, 4, 32, V, false, NULL} : small;
         s.fmt = fmts[f];
         file w = write_model(s, (twist){0});
         for (int threads = 1; threads <= 5; threads += threads == 3 ? 2 : 1)
             for (int scalar = 0; scalar < 2; scalar++) {
-                if (scalar && threads > 2) continue;
+                if (scalar && threads > (s.width > 160 ? 1 : 2)) continue;
                 rig r;
                 int all[SEQS] = {0, 1, 2, 3, 4, 5, 6, 7, 8};
                 /* no bit but NEON's number, which no x86 kernel needs: the scalar kernels */
@@ -445,7 +450,7 @@ TEST(what_cannot_run_is_refused_by_name) {
     refused(small, (twist){.drop = "token_embd.weight"}, "token_embd.weight is missing");
     refused(small, (twist){.add = "blk.0.attn_q.bias"}, "blk.0.attn_q.bias");
     refused(small, (twist){.wide = true}, "attn_k.weight is [96, 96, 1, 1], expected [96, 64]");
-    refused(small, (twist){.type_of_first = 12}, "token_embd.weight");
+    refused(small, (twist){.type_of_first = 20}, "token_embd.weight has block type IQ4_NL, which is not supported");
     refused(small, (twist){.key = "llama.attention.head_count", .value = 0}, "head_count = 0");
     refused(small, (twist){.key = "llama.attention.head_count_kv", .value = 0}, "head_count_kv = 0");
     refused(small, (twist){.key = "llama.attention.head_count_kv", .value = 4}, "6 heads over 4 kv heads");

@@ -33,6 +33,8 @@ ig_tensor *op_tensor(ig_run *r, int n_rows, int n_cols, int need) {
     if (need & IG_ACT_Q16) {
         t->act.q16 = op_take(r, n * sizeof *t->act.q16);
         t->act.scale16 = op_take(r, n_blocks * sizeof *t->act.scale16);
+        t->act.qsum16 = op_take(r, 2 * n_blocks * sizeof *t->act.qsum16);
+        t->act.sum16 = op_take(r, n_blocks * sizeof *t->act.sum16);
     }
     t->act.f = t->f;
     return op_stopped(r) ? NULL : t;
@@ -99,7 +101,9 @@ void op_quant_row(const ig_run *r, ig_tensor *y, int row, int col, const float *
     const size_t at = (size_t)row * (size_t)y->n_cols + (size_t)col, b = at / IG_ACT_BLOCK;
     ig_act *a = &y->act;
     if (a->q) r->kern->op[IG_KERN_QUANT]->fn.quant(a->q + at, a->scale + b, a->qsum + b, a->sum + b, x, n);
-    if (a->q16) r->kern->op[IG_KERN_QUANT16]->fn.quant16(a->q16 + at, a->scale16 + b, x, n);
+    if (a->q16)
+        r->kern->op[IG_KERN_QUANT16]->fn.quant16(a->q16 + at, a->scale16 + b, a->qsum16 + 2 * b,
+                                                 a->sum16 + b, x, n);
 }
 
 void op_store_row(const ig_run *r, ig_tensor *y, int row, int col, const float *x, int n) {

@@ -68,12 +68,16 @@ static inline int32_t block_quant(int8_t *q, const float *x, float inv) {
     _mm256_storeu_si256((__m256i *)(void *)q, y);
     return _mm_cvtsi128_si32(h);
 }
-static inline void block_quant16(int16_t *q, const float *x, float inv) {
+static inline void block_quant16(int16_t *q, int32_t sum[2], const float *x, float inv) {
     const __m256 iv = _mm256_set1_ps(inv);
     for (int i = 0; i < 32; i += 16) {
         __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + i), iv));
         __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + i + 8), iv));
-        __m256i y = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8);
+        __m256i y = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8), s = _mm256_add_epi32(a, b);
+        __m128i h = _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
+        h = _mm_add_epi32(h, _mm_shuffle_epi32(h, 0x4e));
+        h = _mm_add_epi32(h, _mm_shuffle_epi32(h, 0xb1));
         _mm256_storeu_si256((__m256i *)(void *)(q + i), y);
+        sum[i / 16] = _mm_cvtsi128_si32(h);
     }
 }

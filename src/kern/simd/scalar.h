@@ -89,7 +89,11 @@ static inline int32_t block_quant(int8_t *q, const float *x, float inv) {
     }
     return sum;
 }
-/* The same to int16: |x * inv| < 32768. */
-static inline void block_quant16(int16_t *q, const float *x, float inv) {
-    for (int i = 0; i < 32; i++) q[i] = (int16_t)((x[i] * inv + 12582912.0f) - 12582912.0f);
+/* The same to int16, |x * inv| < 32768, with the sums of both halves. */
+static inline void block_quant16(int16_t *q, int32_t sum[2], const float *x, float inv) {
+    sum[0] = sum[1] = 0;
+    for (int i = 0; i < 32; i++) {
+        q[i] = (int16_t)((x[i] * inv + 12582912.0f) - 12582912.0f);
+        sum[i / 16] += q[i];
+    }
 }

@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""Writes src/kern/check_golden.h: random rows of every block format with the values that the format's own library
+reads from them, for check_kern to compare by bytes.
+
+    formats.py > src/kern/check_golden.h        needs numpy, gguf and mlx; the same bytes on every run
+
+GGUF rows are random bytes with finite scales: the first 256 values ordinary, the others with scales at the ends of
+what a half holds, of either sign, zero and denormal. MLX rows come out of mx.quantize; the values are f32
+scale * code + bias, which mx.dequantize must give too when its scales are f32 (checked here).
+"""
+import mlx.core as mx
+import numpy as np
+from gguf import GGMLQuantizationType as T
+from gguf.quants import dequantize
+
+N = 512  # values of a GGUF row
+# type: values and bytes of a block, where its halves are, where its codes are
+GGUF = {"q4_0": (T.Q4_0, 32, 18, [0], slice(2, 18)), "q4_1": (T.Q4_1, 32, 20, [0, 2], slice(4, 20)),
+        "q5_0": (T.Q5_0, 32, 22, [0], slice(2, 22)), "q8_0": (T.Q8_0, 32, 34, [0], slice(2, 34)),
+        "q4_k": (T.Q4_K, 256, 144, [0, 2], slice(4, 144)), "q6_k": (T.Q6_K, 256, 210, [208], slice(0, 192))}
+EXTREME = np.array([65504.0, -65504.0, 0.0, -0.0, 6e-8, -6e-8, 6.1e-5, -1.0], np.float16)
+rng = np.random.default_rng(20)
+
+
+def gguf_row(name):
+    kind, values, size, halves, codes = GGUF[name]
+    blocks = rng.integers(0, 256, (N // values, size), np.uint8)
+    blocks[-1, codes] = 255  # all at the top
+    for b in range(len(blocks)):
+        for h in halves:
+            d = np.float16(rng.normal() * 0.1) if b < len(blocks) // 2 else rng.choice(EXTREME)
+            blocks[b, h:h + 2] = np.frombuffer(d.tobytes(), np.uint8)
+    out = dequantize(blocks.reshape(-1), kind).astype(np.float32).reshape(-1)
+    assert np.isfinite(out).all()
+    return blocks.tobytes(), out
+
+
+def mlx_row(bits, group, f32):
+    n = 256
+    w = rng.normal(size=(1, n)).astype(np.float32) * rng.choice([1e-3, 1.0, 30.0], (1, n // 32)).repeat(32, axis=1)
+    codes, scales, biases = mx.quantize(mx.array(w), group_size=group, bits=bits)
+    if not f32:
+        scales, biases = scales.astype(mx.bfloat16), biases.astype(mx.bfloat16)
+    row = np.array(codes).tobytes()
+    for v in (scales, biases):
+        row += (np.array(v) if f32 else np.array(v.view(mx.uint16))).tobytes()
+    s, b = (np.array(v.astype(mx.float32)).repeat(group, axis=1).reshape(-1) for v in (scales, biases))
+    stream = np.unpackbits(np.frombuffer(np.array(codes).tobytes(), np.uint8), bitorder="little").reshape(n, bits)
+    q = (stream * (1 << np.arange(bits))).sum(axis=1).astype(np.float32)
+    out = s * q + b  # numpy rounds each of the two
+    theirs = np.array(mx.dequantize(codes, scales.astype(mx.float32), biases.astype(mx.float32),
+                                    group_size=group, bits=bits)).reshape(-1)
+    assert out.tobytes() == theirs.tobytes(), (bits, group)
+    return row, out
+
+
+def words(data):
+    v = [f"0x{w:08x}" for w in np.frombuffer(data + b"\0" * (-len(data) % 4), np.uint32)]
+    return ",\n".join("    " + ", ".join(v[i:i + 8]) for i in range(0, len(v), 8))
+
+
+def main():
+    print("/* check_golden: rows of every block format in the file layout, and their values as f32 bits, as the format's\n"
+          " * own library reads them. Written by tools/golden/formats.py; little-endian words. */\n"
+          "#ifndef IG_CHECK_GOLDEN_H\n#define IG_CHECK_GOLDEN_H\n\n#include <stdint.h>\n")
+    rows = {name: gguf_row(name) for name in GGUF}
+    for bits in (4, 8):
+        for group in (32, 64, 128):
+            for f32 in (False, True):
+                rows[f"affine{bits}g{group}" + "_f32" * f32] = mlx_row(bits, group, f32)
+    for name, (row, out) in rows.items():
+        print(f"static const uint32_t golden_{name}_row[] = {{\n{words(row)}}};")
+        print(f"static const uint32_t golden_{name}_f32[] = {{\n{words(out.tobytes())}}};")
+    print("static const struct golden {\n    const char *fmt;\n    const uint32_t *row, *f32;\n    int n_bytes, n_cols;\n"
+          "} goldens[] = {")
+    for name, (row, out) in rows.items():
+        print(f'    {{"{name}", golden_{name}_row, golden_{name}_f32, {len(row)}, {len(out)}}},')
+    print("};\n\n#endif")
+
+
+if __name__ == "__main__":
+    main()
