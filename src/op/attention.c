@@ -66,13 +66,13 @@ static void put_pairs(const qkv_job *j, bool is_q, int row, int head, int i, flo
     for (int k = 0; k < 8; k++) p[k] = tile[k] * scale, p[half + k] = tile[8 + k] * scale;
 }
 
-static void qkv_unit(const void *arg, int u, int row, int m, float *tile) {
+static void qkv_unit(const void *arg, int u, int row, int m, op_scratch *s) {
     const qkv_job *j = arg;
     const int per_head = j->a->head_dim / IG_PANEL_ROWS;
     const ig_weight *w = u < j->n_q ? j->wq : u < j->n_q + j->n_k ? j->wk : j->wv;
     const int p = u < j->n_q ? u : u < j->n_q + j->n_k ? u - j->n_q : u - j->n_q - j->n_k;
     float *plain = w == j->wq ? j->q0 : w == j->wk ? j->k0 : NULL;
-    w->linear(tile, w->panels + (size_t)p * w->panel_bytes, &j->x->act, row, m, w->n_cols);
+    float *tile = op_panel(j->r, s, 0, w, p, j->x, row, m);
     for (int t = 0; t < m; t++, tile += IG_PANEL_ROWS) {
         if (plain)
             memcpy(plain + (size_t)(row + t) * (size_t)w->n_rows + (size_t)p * IG_PANEL_ROWS, tile,
@@ -107,8 +107,60 @@ static void norm_rope_part(void *arg, int lo, int hi, int thread) {
         }
 }
 
+/* ---- q, k, v backward --------------------------------------------------------------------------------- */
+
+typedef struct qkv_note {
+    ig_attention a;
+    const ig_weight *w[3];
+    ig_tensor *x;
+    const ig_rope *rope;
+    ig_qkv y;
+    const float *before[2]; /* q and k before their norms, or NULL */
+} qkv_note;
+
+typedef struct qkv_back_job {
+    const ig_run *r;
+    const qkv_note *note;
+    float *g[2];
+} qkv_back_job;
+
+/* From the gradient of the finished q and k to that of the product, in place. */
+static void qkv_back_part(void *arg, int lo, int hi, int thread) {
+    const qkv_back_job *j = arg;
+    const ig_attention *a = &j->note->a;
+    const int n_d = a->head_dim, half = n_d / 2;
+    const ig_kern_table *kern = j->r->kern;
+    (void)thread;
+    for (int t = lo; t < hi; t++)
+        for (int h = 0; h < a->n_heads + a->n_kv_heads; h++) {
+            const int is_k = h >= a->n_heads, head = is_k ? h - a->n_heads : h;
+            const size_t at = (size_t)t * (size_t)j->note->w[is_k]->n_rows + (size_t)(head * n_d);
+            const size_t angle = (size_t)t * (size_t)half;
+            float *g = j->g[is_k] + at;
+            if (!is_k) kern->op[IG_KERN_SCALE]->fn.scale(g, g, a->scale, n_d);
+            kern->op[IG_KERN_ROPE_BACK]->fn.rope(g, g + half, j->note->rope->cos + angle,
+                                                 j->note->rope->sin + angle, half);
+            if (j->note->before[is_k])
+                kern->op[IG_KERN_NORM_BACK]->fn.norm_back(
+                    &(ig_norm_back_args){.dx = g, .dy = g, .x = j->note->before[is_k] + at,
+                                         .w = is_k ? a->k_norm : a->q_norm, .n = n_d, .eps = a->norm_eps});
+        }
+}
+
+static void qkv_back(ig_run *r, const void *own) {
+    const qkv_note *n = own;
+    qkv_back_job job = {r, n, {op_grad_of(r, n->y.q), op_grad_of(r, n->y.k)}};
+    const float *dv = op_grad_of(r, n->y.v);
+    op_trace(r, "rope back", r->kern->op[IG_KERN_ROPE_BACK]);
+    if (!op_stopped(r) && !ig_run_planning(r))
+        ig_pool_run(r->pool, qkv_back_part, &job, n->x->n_rows, STREAM_ROWS);
+    op_linear_back(r, n->w[0], job.g[0], n->x);
+    op_linear_back(r, n->w[1], job.g[1], n->x);
+    op_linear_back(r, n->w[2], dv, n->x);
+}
+
 ig_qkv op_qkv(ig_run *r, const ig_attention *a, const ig_weight *wq, const ig_weight *wk, const ig_weight *wv,
-              const ig_tensor *x, const ig_rope *rope, const ig_rows *rows) {
+              ig_tensor *x, const ig_rope *rope, const ig_rows *rows) {
     const bool norms = a->q_norm != NULL;
     ig_qkv y = {NULL, NULL, NULL};
     if (op_stopped(r)) return y;
@@ -122,20 +174,23 @@ ig_qkv op_qkv(ig_run *r, const ig_attention *a, const ig_weight *wq, const ig_we
     op_trace(r, "kv append", r->kern->op[IG_KERN_TO_F16]);
     const int n = x->n_rows;
     y.q = op_tensor(r, n, wq->n_rows, IG_ACT_F32);
-    if (r->tape) y.k = op_tensor(r, n, wk->n_rows, IG_ACT_F32), y.v = op_tensor(r, n, wv->n_rows, IG_ACT_F32);
+    if (r->train) y.k = op_tensor(r, n, wk->n_rows, IG_ACT_F32), y.v = op_tensor(r, n, wv->n_rows, IG_ACT_F32);
     const size_t mark = ig_arena_mark(r->arena);
-    /* serving turns q where it is; training keeps what the norms got */
+    /* without a tape q is turned where it is; the walk back wants what the norms got */
     ig_tensor *q0 = !norms || op_stopped(r) ? NULL : r->tape ? op_tensor(r, n, wq->n_rows, IG_ACT_F32) : y.q;
     ig_tensor *k0 = norms && !op_stopped(r) ? op_tensor(r, n, wk->n_rows, IG_ACT_F32) : NULL;
     if (op_stopped(r)) return (ig_qkv){NULL, NULL, NULL};
     qkv_job job = {.r = r, .a = a, .wq = wq, .wk = wk, .wv = wv, .x = x, .rope = rope, .rows = rows, .y = y,
                    .q0 = q0 ? q0->f : NULL, .k0 = k0 ? k0->f : NULL,
                    .n_q = ig_weight_n_panels(wq), .n_k = ig_weight_n_panels(wk)};
-    op_run_units(r, qkv_unit, &job, job.n_q + job.n_k + ig_weight_n_panels(wv), n, 1);
+    op_run_units(r, qkv_unit, &job, job.n_q + job.n_k + ig_weight_n_panels(wv), x, 1);
     if (norms && !ig_run_planning(r) && !op_stopped(r))
         ig_pool_run(r->pool, norm_rope_part, &job, n, STREAM_ROWS);
     if (!r->tape) ig_arena_rewind(r->arena, mark);
-    op_note(r, (ig_node){.op = "qkv", .y = y.q, .a = x, .b = q0, .w = {wq, wk, wv}});
+    if (r->train) y.q->needs_g = y.k->needs_g = y.v->needs_g = x->needs_g;
+    if (op_stopped(r)) return (ig_qkv){NULL, NULL, NULL};
+    op_note(r, qkv_back, &(qkv_note){*a, {wq, wk, wv}, x, rope, y, {job.q0, job.k0}}, sizeof(qkv_note), y.q, y.k,
+            y.v);
     return y;
 }
 
@@ -239,6 +294,7 @@ typedef struct blocks_job {
     const ig_tensor *k, *v;
     const int *first_block;
     float *blocks;
+    bool turned;
 } blocks_job;
 
 static void blocks_part(void *arg, int lo, int hi, int thread) {
@@ -252,7 +308,9 @@ static void blocks_part(void *arg, int lo, int hi, int thread) {
             float *kt = j->blocks + (size_t)((j->first_block[t] + pos / IG_KV_BLOCK_TOKENS) * n_kv + h) *
                                         (size_t)(2 * IG_KV_BLOCK_TOKENS * n_d);
             for (int d = 0; d < n_d; d++) kt[d * IG_KV_BLOCK_TOKENS + slot] = j->k->f[at + (size_t)d];
-            memcpy(kt + (IG_KV_BLOCK_TOKENS + slot) * n_d, j->v->f + at, (size_t)n_d * sizeof *kt);
+            float *v = kt + IG_KV_BLOCK_TOKENS * n_d;
+            if (!j->turned) memcpy(v + slot * n_d, j->v->f + at, (size_t)n_d * sizeof *v);
+            for (int d = 0; d < n_d && j->turned; d++) v[d * IG_KV_BLOCK_TOKENS + slot] = j->v->f[at + (size_t)d];
         }
 }
 
@@ -269,15 +327,15 @@ static int count_blocks(int *first_block, const ig_rows *rows) {
     return n;
 }
 
-static const float *lay_out_blocks(ig_run *r, const ig_attention *a, ig_qkv x, const ig_rows *rows,
-                                   int *first_block) {
+const float *op_lay_out_blocks(ig_run *r, const ig_attention *a, ig_qkv x, const ig_rows *rows,
+                               int *first_block, bool turned) {
     /* a plan without positions is for one sequence */
     const int n = rows->pos ? count_blocks(first_block, rows) : ig_kv_blocks_for(rows->n_rows);
     const size_t floats = (size_t)n * (size_t)(a->n_kv_heads * 2 * IG_KV_BLOCK_TOKENS * a->head_dim);
     float *blocks = op_take(r, floats * sizeof *blocks);
     if (!blocks) return NULL;
     memset(blocks, 0, floats * sizeof *blocks); /* what a kernel reads past a sequence's end is finite */
-    blocks_job job = {a, rows, x.k, x.v, first_block, blocks};
+    blocks_job job = {a, rows, x.k, x.v, first_block, blocks, turned};
     ig_pool_run(r->pool, blocks_part, &job, rows->n_rows, STREAM_ROWS);
     return blocks;
 }
@@ -302,10 +360,10 @@ ig_tensor *op_attention(ig_run *r, const ig_attention *a, ig_qkv x, const ig_row
                          .rows = rows,
                          .lse = lse,
                          .n_q_max = most * group,
-                         .n_blocks_max = ig_kv_blocks_for(r->tape ? rows->n_rows : rows->n_ctx)};
-    if (r->tape) {
+                         .n_blocks_max = ig_kv_blocks_for(r->train ? rows->n_rows : rows->n_ctx)};
+    if (r->train) {
         int *first_block = op_take(r, (size_t)rows->n_rows * sizeof *first_block);
-        job.blocks = lay_out_blocks(r, a, x, rows, first_block);
+        job.blocks = op_lay_out_blocks(r, a, x, rows, first_block, false);
         job.first_block = first_block;
     }
     job.scratch_bytes = attention_scratch(job.n_q_max, n_d, job.n_blocks_max);
@@ -321,6 +379,9 @@ ig_tensor *op_attention(ig_run *r, const ig_attention *a, ig_qkv x, const ig_row
             op_quant_row(r, y, t, 0, y->f + (size_t)t * (size_t)y->n_cols, y->n_cols);
     }
     ig_arena_rewind(r->arena, mark);
-    op_note(r, (ig_node){.op = "attention", .y = y, .a = q, .b = x.k});
-    return op_stopped(r) ? NULL : y;
+    if (op_stopped(r)) return NULL;
+    y->needs_g = q->needs_g || (r->train && (x.k->needs_g || x.v->needs_g));
+    op_note(r, op_attention_back, &(op_attention_note){*a, rows, x, y, lse}, sizeof(op_attention_note), y, NULL,
+            NULL);
+    return y;
 }

@@ -28,6 +28,5 @@ ig_tensor *op_embed(ig_run *r, const ig_weight *table, const ig_rows *rows, floa
     if (!y || ig_run_planning(r)) return y;
     embed_job job = {table, rows, y->f, scale};
     ig_pool_run(r->pool, embed_part, &job, rows->n_rows, STREAM_ROWS);
-    op_note(r, (ig_node){.op = "embed", .y = y, .w = {table}});
     return y;
 }

@@ -22,10 +22,21 @@ void *op_take(ig_run *r, size_t bytes);
 /* A tensor with room for the forms `need`. While planning it has shapes and no memory. */
 ig_tensor *op_tensor(ig_run *r, int n_rows, int n_cols, int need);
 
-/* Runs fn for every (unit, rows) pair: units are panels or groups of them, rows come in chunks of at most
- * TILE_ROWS. `tiles` f32 tiles of scratch belong to the call. */
-typedef void op_unit_fn(const void *job, int unit, int row, int m, float *tiles);
-void op_run_units(ig_run *r, op_unit_fn *fn, const void *job, int n_units, int n_rows, int n_tiles);
+/* Runs fn for every (unit, rows) pair: units are panels or groups of them, rows of x come in chunks of at
+ * most TILE_ROWS. n_tiles f32 tiles of scratch belong to the call, tile i at s->tiles + i * TILE_FLOATS. */
+enum { UNIT_TILES = 4 };
+typedef struct op_scratch {
+    float *tiles;
+    /* Training: slot i holds panel[i] of w[i] as f32 [n_cols][16]; consecutive chunks of a unit share it. */
+    const ig_weight *w[UNIT_TILES];
+    int panel[UNIT_TILES];
+    float *unpacked, *row; /* [n_tiles][n_cols * 16], [n_cols] */
+} op_scratch;
+typedef void op_unit_fn(const void *job, int unit, int row, int m, op_scratch *s);
+void op_run_units(ig_run *r, op_unit_fn *fn, const void *job, int n_units, const ig_tensor *x, int n_tiles);
+/* Tile `slot`: rows row..row+m-1 of x times panel p of w, in the numbers of the run. Gives the tile. */
+float *op_panel(const ig_run *r, op_scratch *s, int slot, const ig_weight *w, int p, const ig_tensor *x,
+                int row, int m);
 
 /* n values of a row, whole blocks of them, into the integer forms that y has; op_store_row: into all. */
 void op_quant_row(const ig_run *r, ig_tensor *y, int row, int col, const float *x, int n);
@@ -33,13 +44,42 @@ void op_store_row(const ig_run *r, ig_tensor *y, int row, int col, const float *
 
 void op_trace(ig_run *r, const char *op, const ig_kern *k);
 
-/* A note on the tape: what was done with what. The walk back over these notes is the backward pass. */
+/* ---- training ---------------------------------------------------------------------------------------- */
+
+/* A note on the tape: how to undo one op. What the op wants to remember follows in memory and is handed to
+ * `back`, which comes only when one of the outputs has a gradient; outputs without one count as zero. */
+typedef void op_back_fn(ig_run *r, const void *own);
+enum { NOTE_OUTPUTS = 3 };
 struct ig_node {
-    const char *op;
-    const ig_tensor *y, *a, *b;
-    const ig_weight *w[3];
+    op_back_fn *back;
+    ig_tensor *y[NOTE_OUTPUTS]; /* NULL-ended when fewer */
     ig_node *prev;
 };
-void op_note(ig_run *r, ig_node note);
+/* Nothing is noted without a tape, or when no output needs a gradient. `own` is copied. */
+void op_note(ig_run *r, op_back_fn *back, const void *own, size_t own_bytes, ig_tensor *y0, ig_tensor *y1,
+             ig_tensor *y2);
+/* Where the next contribution to t's gradient goes; *add: it joins what is there. NULL while planning.
+ * Before any mark of scratch: the buffer outlives the op. */
+float *op_grad(ig_run *r, ig_tensor *t, bool *add);
+/* to's gradient (+)= from's, which is over after: moved when nothing is there yet. */
+void op_grad_pass(ig_run *r, ig_tensor *from, ig_tensor *to);
+/* The gradient of an output, zeros where nothing came. The op may use it as scratch. */
+float *op_grad_of(ig_run *r, ig_tensor *y);
+
+/* x's gradient (+)= dy W, through the frozen panels of w. dy is [n_rows of x][n_rows of w]. */
+void op_linear_back(ig_run *r, const ig_weight *w, const float *dy, ig_tensor *x);
+
+/* K of the batch as blocks of 64 positions, [n][kv heads]{[D][64], then V as [64][D] or, turned, [D][64]};
+ * first_block[t]: block of position 0 of row t's sequence. In the arena above the caller's mark. */
+typedef struct op_attention_note {
+    ig_attention a;
+    const ig_rows *rows;
+    ig_qkv x;
+    ig_tensor *y;
+    const float *lse; /* [T][n_heads] */
+} op_attention_note;
+const float *op_lay_out_blocks(ig_run *r, const ig_attention *a, ig_qkv x, const ig_rows *rows,
+                               int *first_block, bool turned);
+void op_attention_back(ig_run *r, const void *own);
 
 #endif

@@ -2,10 +2,6 @@
  * gate. Each is an op of its own; all run over op_run_units. */
 #include "op/inside.h"
 
-static const uint8_t *panel_at(const ig_weight *w, int p) {
-    return w->panels + (size_t)p * w->panel_bytes;
-}
-
 static int panel_cols(const ig_weight *w, int p) {
     int n = w->n_rows - p * IG_PANEL_ROWS;
     return n < IG_PANEL_ROWS ? n : IG_PANEL_ROWS;
@@ -24,14 +20,27 @@ typedef struct linear_job {
     const float *add; /* [T][n_rows], or NULL */
     float *out;
     size_t stride;
+    float *kept_gate, *kept_up; /* [T][n_rows]: what the glu got, for its backward; or NULL */
 } linear_job;
+
+/* y = W x or h + W x */
+typedef struct linear_note {
+    const ig_weight *w;
+    ig_tensor *y, *x, *h;
+} linear_note;
+
+static void linear_back(ig_run *r, const void *own) {
+    const linear_note *n = own;
+    op_linear_back(r, n->w, n->y->g, n->x);
+    if (n->h) op_grad_pass(r, n->y, n->h);
+}
 
 /* ---- y = h + W x ------------------------------------------------------------------------------------- */
 
-static void add_unit(const void *arg, int p, int row, int m, float *tile) {
+static void add_unit(const void *arg, int p, int row, int m, op_scratch *s) {
     const linear_job *j = arg;
     const int n = panel_cols(j->w, p);
-    j->w->linear(tile, panel_at(j->w, p), &j->x->act, row, m, j->w->n_cols);
+    const float *tile = op_panel(j->r, s, 0, j->w, p, j->x, row, m);
     ig_add_fn *add = j->r->kern->op[IG_KERN_ADD]->fn.add;
     for (int t = 0; t < m; t++) {
         size_t at = (size_t)(row + t) * j->stride + (size_t)p * IG_PANEL_ROWS;
@@ -39,7 +48,7 @@ static void add_unit(const void *arg, int p, int row, int m, float *tile) {
     }
 }
 
-ig_tensor *op_linear_add(ig_run *r, const ig_weight *w, const ig_tensor *x, ig_tensor *h) {
+ig_tensor *op_linear_add(ig_run *r, const ig_weight *w, ig_tensor *x, ig_tensor *h) {
     if (op_stopped(r)) return NULL;
     check_input(w, x);
     ig_assert(h->n_cols == w->n_rows && h->n_rows == x->n_rows);
@@ -48,8 +57,10 @@ ig_tensor *op_linear_add(ig_run *r, const ig_weight *w, const ig_tensor *x, ig_t
         r->tape ? op_tensor(r, h->n_rows, h->n_cols, IG_ACT_F32) : h; /* training keeps the old h */
     if (op_stopped(r)) return NULL;
     linear_job job = {.r = r, .w = w, .x = x, .add = h->f, .out = y->f, .stride = (size_t)h->n_cols};
-    op_run_units(r, add_unit, &job, ig_weight_n_panels(w), x->n_rows, 1);
-    op_note(r, (ig_node){.op = "linear+add", .y = y, .a = x, .b = h, .w = {w}});
+    op_run_units(r, add_unit, &job, ig_weight_n_panels(w), x, 1);
+    if (op_stopped(r)) return NULL;
+    y->needs_g = x->needs_g || h->needs_g;
+    op_note(r, linear_back, &(linear_note){w, y, x, h}, sizeof(linear_note), y, NULL, NULL);
     return y;
 }
 
@@ -57,14 +68,15 @@ ig_tensor *op_linear_add(ig_run *r, const ig_weight *w, const ig_tensor *x, ig_t
 
 enum { GATE_COLS = 2 * IG_PANEL_ROWS }; /* one activation block: quantised as soon as it is whole */
 
-static void gate_unit(const void *arg, int u, int row, int m, float *tiles) {
+static void gate_unit(const void *arg, int u, int row, int m, op_scratch *s) {
     const linear_job *j = arg;
+    const float *tiles = s->tiles;
     int n_panels = ig_weight_n_panels(j->w);
     for (int i = 0; i < 2; i++) {
         int p = 2 * u + i;
         if (p >= n_panels) break;
-        j->w->linear(tiles + i * TILE_FLOATS, panel_at(j->w, p), &j->x->act, row, m, j->w->n_cols);
-        j->up->linear(tiles + (2 + i) * TILE_FLOATS, panel_at(j->up, p), &j->x->act, row, m, j->up->n_cols);
+        op_panel(j->r, s, i, j->w, p, j->x, row, m);
+        op_panel(j->r, s, 2 + i, j->up, p, j->x, row, m);
     }
     int n = j->w->n_rows - u * GATE_COLS;
     if (n > GATE_COLS) n = GATE_COLS;
@@ -75,13 +87,42 @@ static void gate_unit(const void *arg, int u, int row, int m, float *tiles) {
             const float *up = g + 2 * TILE_FLOATS;
             if (j->act->op == IG_KERN_GEGLU) j->act->fn.geglu(y + i * IG_PANEL_ROWS, g, up, IG_PANEL_ROWS);
             else j->act->fn.swiglu(y + i * IG_PANEL_ROWS, g, up, IG_PANEL_ROWS);
+            if (!j->kept_gate) continue;
+            const int col = u * GATE_COLS + i * IG_PANEL_ROWS, left = j->w->n_rows - col;
+            const size_t at = (size_t)(row + t) * (size_t)j->w->n_rows + (size_t)col;
+            const size_t bytes = (size_t)(left < IG_PANEL_ROWS ? left : IG_PANEL_ROWS) * sizeof *g;
+            memcpy(j->kept_gate + at, g, bytes), memcpy(j->kept_up + at, up, bytes);
         }
         op_store_row(j->r, j->y, row + t, u * GATE_COLS, y, n);
     }
 }
 
-ig_tensor *op_glu(ig_run *r, ig_glu act, const ig_weight *gate, const ig_weight *up, const ig_tensor *x,
-                  int need) {
+typedef struct glu_note {
+    const ig_kern *back;
+    const ig_weight *gate, *up;
+    ig_tensor *y, *x;
+    float *kept_gate, *kept_up; /* become their own gradients */
+} glu_note;
+
+static void glu_back_part(void *arg, int lo, int hi, int thread) {
+    const glu_note *n = arg;
+    const size_t n_cols = (size_t)n->y->n_cols;
+    (void)thread;
+    for (int t = lo; t < hi; t++) {
+        float *g = n->kept_gate + (size_t)t * n_cols, *u = n->kept_up + (size_t)t * n_cols;
+        n->back->fn.gate_back(g, u, n->y->g + (size_t)t * n_cols, g, u, (int)n_cols);
+    }
+}
+
+static void glu_back(ig_run *r, const void *own) {
+    glu_note n = *(const glu_note *)own;
+    op_trace(r, "glu back", n.back);
+    if (!ig_run_planning(r)) ig_pool_run(r->pool, glu_back_part, &n, n.y->n_rows, STREAM_ROWS);
+    op_linear_back(r, n.gate, n.kept_gate, n.x);
+    op_linear_back(r, n.up, n.kept_up, n.x);
+}
+
+ig_tensor *op_glu(ig_run *r, ig_glu act, const ig_weight *gate, const ig_weight *up, ig_tensor *x, int need) {
     const ig_kern *k = r->kern->op[act == IG_GLU_GELU ? IG_KERN_GEGLU : IG_KERN_SWIGLU];
     if (op_stopped(r)) return NULL;
     check_input(gate, x), check_input(up, x);
@@ -91,30 +132,42 @@ ig_tensor *op_glu(ig_run *r, ig_glu act, const ig_weight *gate, const ig_weight 
     ig_tensor *y = op_tensor(r, x->n_rows, gate->n_rows, need);
     if (op_stopped(r)) return NULL;
     linear_job job = {.r = r, .w = gate, .up = up, .act = k, .x = x, .y = y};
-    op_run_units(r, gate_unit, &job, (gate->n_rows + GATE_COLS - 1) / GATE_COLS, x->n_rows, 4);
-    op_note(r, (ig_node){.op = "glu", .y = y, .a = x, .w = {gate, up}});
+    y->needs_g = x->needs_g;
+    if (r->tape && y->needs_g) {
+        const size_t bytes = (size_t)y->n_rows * (size_t)y->n_cols * sizeof(float);
+        job.kept_gate = op_take(r, bytes), job.kept_up = op_take(r, bytes);
+        if (op_stopped(r)) return NULL;
+    }
+    op_run_units(r, gate_unit, &job, (gate->n_rows + GATE_COLS - 1) / GATE_COLS, x, 4);
+    if (op_stopped(r)) return NULL;
+    op_note(r, glu_back,
+            &(glu_note){r->kern->op[act == IG_GLU_GELU ? IG_KERN_GEGLU_BACK : IG_KERN_SWIGLU_BACK], gate, up, y,
+                        x, job.kept_gate, job.kept_up},
+            sizeof(glu_note), y, NULL, NULL);
     return y;
 }
 
 /* ---- y = W x ------------------------------------------------------------------------------------------ */
 
-static void plain_unit(const void *arg, int p, int row, int m, float *tile) {
+static void plain_unit(const void *arg, int p, int row, int m, op_scratch *s) {
     const linear_job *j = arg;
-    j->w->linear(tile, panel_at(j->w, p), &j->x->act, row, m, j->w->n_cols);
+    const float *tile = op_panel(j->r, s, 0, j->w, p, j->x, row, m);
     for (int t = 0; t < m; t++)
         memcpy(j->out + (size_t)(row + t) * j->stride + (size_t)p * IG_PANEL_ROWS, tile + t * IG_PANEL_ROWS,
                (size_t)panel_cols(j->w, p) * sizeof *tile);
 }
 
-ig_tensor *op_linear(ig_run *r, const ig_weight *w, const ig_tensor *x) {
+ig_tensor *op_linear(ig_run *r, const ig_weight *w, ig_tensor *x) {
     if (op_stopped(r)) return NULL;
     check_input(w, x);
     op_trace(r, "linear", w->kern);
     ig_tensor *y = op_tensor(r, x->n_rows, w->n_rows, IG_ACT_F32);
     if (op_stopped(r)) return NULL;
     linear_job job = {.r = r, .w = w, .x = x, .out = y->f, .stride = (size_t)w->n_rows};
-    op_run_units(r, plain_unit, &job, ig_weight_n_panels(w), x->n_rows, 1);
-    op_note(r, (ig_node){.op = "linear", .y = y, .a = x, .w = {w}});
+    op_run_units(r, plain_unit, &job, ig_weight_n_panels(w), x, 1);
+    if (op_stopped(r)) return NULL;
+    y->needs_g = x->needs_g;
+    op_note(r, linear_back, &(linear_note){w, y, x, NULL}, sizeof(linear_note), y, NULL, NULL);
     return y;
 }
 
@@ -124,6 +177,5 @@ void op_head(ig_run *r, const ig_weight *w, const ig_tensor *x, float *out, size
     check_input(w, x);
     op_trace(r, "head", w->kern);
     linear_job job = {.r = r, .w = w, .x = x, .out = out, .stride = out_stride};
-    op_run_units(r, plain_unit, &job, ig_weight_n_panels(w), x->n_rows, 1);
-    op_note(r, (ig_node){.op = "head", .a = x, .w = {w}});
+    op_run_units(r, plain_unit, &job, ig_weight_n_panels(w), x, 1);
 }

@@ -1,5 +1,5 @@
 /* norm: RMS norm of rows, in the forms that the next weights eat, or added to the residual. In one pass,
- * through a row of scratch that stays in L1. */
+ * through a row of scratch that stays in L1. Backward from x alone: 1 / rms is cheap to compute again. */
 #include "op/inside.h"
 
 typedef struct norm_job {
@@ -23,7 +23,64 @@ static void norm_part(void *arg, int lo, int hi, int thread) {
     }
 }
 
-ig_tensor *op_norm(ig_run *r, const ig_tensor *x, const float *w, float eps, int need, const int *pick,
+/* ---- backward ----------------------------------------------------------------------------------------- */
+
+typedef struct norm_note {
+    ig_tensor *y, *x, *h; /* h: of norm+add */
+    const float *w;
+    const int *pick;
+    float eps;
+} norm_note;
+
+typedef struct norm_back_job {
+    const ig_run *r;
+    norm_note note;
+    const float *dy;
+    float *dx;
+    bool add;
+} norm_back_job;
+
+static void zero_part(void *arg, int lo, int hi, int thread) {
+    const norm_back_job *j = arg;
+    const size_t n = (size_t)j->note.x->n_cols;
+    (void)thread;
+    memset(j->dx + (size_t)lo * n, 0, (size_t)(hi - lo) * n * sizeof *j->dx);
+}
+
+/* Picks ascend, so equal ones are neighbours; the first of them does all. */
+static void norm_back_part(void *arg, int lo, int hi, int thread) {
+    const norm_back_job *j = arg;
+    const int *pick = j->note.pick, n = j->note.x->n_cols, n_rows = j->note.y->n_rows;
+    (void)thread;
+    for (int t = lo; t < hi; t++) {
+        if (pick && t > 0 && pick[t] == pick[t - 1]) continue;
+        const size_t at = (size_t)(pick ? pick[t] : t) * (size_t)n;
+        bool add = j->add;
+        for (int i = t; i < n_rows && (i == t || (pick && pick[i] == pick[t])); i++, add = true)
+            j->r->kern->op[IG_KERN_NORM_BACK]->fn.norm_back(&(ig_norm_back_args){
+                .dx = j->dx + at, .dy = j->dy + (size_t)i * (size_t)n, .x = j->note.x->f + at,
+                .w = j->note.w, .n = n, .eps = j->note.eps, .add = add});
+    }
+}
+
+static void norm_back(ig_run *r, const void *own) {
+    const norm_note *n = own;
+    op_trace(r, "norm back", r->kern->op[IG_KERN_NORM_BACK]);
+    if (n->x->needs_g) {
+        norm_back_job job = {.r = r, .note = *n, .dy = n->y->g};
+        job.dx = op_grad(r, n->x, &job.add);
+        if (!op_stopped(r) && !ig_run_planning(r)) {
+            if (n->pick && !job.add) {
+                ig_pool_run(r->pool, zero_part, &job, n->x->n_rows, STREAM_ROWS);
+                job.add = true;
+            }
+            ig_pool_run(r->pool, norm_back_part, &job, n->y->n_rows, STREAM_ROWS);
+        }
+    }
+    if (n->h) op_grad_pass(r, n->y, n->h);
+}
+
+ig_tensor *op_norm(ig_run *r, ig_tensor *x, const float *w, float eps, int need, const int *pick,
                    int n_pick) {
     if (op_stopped(r)) return NULL;
     op_trace(r, "norm", r->kern->op[IG_KERN_NORM]);
@@ -37,7 +94,10 @@ ig_tensor *op_norm(ig_run *r, const ig_tensor *x, const float *w, float eps, int
         ig_pool_run(r->pool, norm_part, &job, n_rows, STREAM_ROWS);
     }
     ig_arena_rewind(r->arena, mark);
-    op_note(r, (ig_node){.op = "norm", .y = y, .a = x});
+    if (op_stopped(r)) return NULL;
+    y->needs_g = x->needs_g;
+    op_note(r, norm_back, &(norm_note){.y = y, .x = x, .w = w, .pick = pick, .eps = eps}, sizeof(norm_note), y,
+            NULL, NULL);
     return y;
 }
 
@@ -54,7 +114,7 @@ static void norm_add_part(void *arg, int lo, int hi, int thread) {
     }
 }
 
-ig_tensor *op_norm_add(ig_run *r, const ig_tensor *x, const float *w, float eps, ig_tensor *h) {
+ig_tensor *op_norm_add(ig_run *r, ig_tensor *x, const float *w, float eps, ig_tensor *h) {
     if (op_stopped(r)) return NULL;
     ig_assert(h->n_cols == x->n_cols && h->n_rows == x->n_rows);
     op_trace(r, "norm+add", r->kern->op[IG_KERN_NORM]);
@@ -67,6 +127,9 @@ ig_tensor *op_norm_add(ig_run *r, const ig_tensor *x, const float *w, float eps,
         ig_pool_run(r->pool, norm_add_part, &job, x->n_rows, STREAM_ROWS);
     }
     ig_arena_rewind(r->arena, mark);
-    op_note(r, (ig_node){.op = "norm+add", .y = y, .a = x, .b = h});
-    return op_stopped(r) ? NULL : y;
+    if (op_stopped(r)) return NULL;
+    y->needs_g = x->needs_g || h->needs_g;
+    op_note(r, norm_back, &(norm_note){.y = y, .x = x, .h = h, .w = w, .eps = eps}, sizeof(norm_note), y, NULL,
+            NULL);
+    return y;
 }

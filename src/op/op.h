@@ -2,11 +2,13 @@
  * and leaves a note on the tape when there is one.
  *
  * The same model code runs in three ways, by what is in ig_run:
- *   serve:  tape NULL, trace NULL. Straight calls, nothing remembered; activations take the form that the
- *           next weight eats (int8 or f32) and no other.
- *   train:  tape set. f32 activations are kept as well, and every op notes what it did.
+ *   serve:  train false. Straight calls, nothing remembered; activations take the form that the next weight
+ *           eats (int8 or f32) and no other.
+ *   train:  train true. All numbers are f32: weights are dequantised exactly, K and V are tensors. With a
+ *           tape nothing is overwritten and every op notes how to undo itself; op_backward walks the notes.
+ *           Without one (a forward that only wants edges or a loss) the same bits and nothing remembered.
  *   plan:   arena counting. Nothing is computed; the arena counts bytes, the trace lists (op, kernel, tier):
- *           the memory plan and the tier map come from the code itself.
+ *           the memory plan and the tier map come from the code itself, a walk back included.
  *
  * Errors:  a failed run keeps going through ops that do nothing: the status in ig_run sticks and the caller
  *          looks once, at the end.
@@ -19,11 +21,21 @@
 #include "kern/kern.h"
 #include "kv/kv.h"
 
+/* Whose memory a gradient is in. */
+typedef enum ig_grad_owner { IG_GRAD_NONE, IG_GRAD_TAPE, IG_GRAD_CALLER } ig_grad_owner;
+
 /* A matrix [T][n_cols] in one form or several. */
 typedef struct ig_tensor {
     int n_rows, n_cols;
     float *f;   /* f32 rows, or NULL */
     ig_act act; /* act.q, act.q16 are NULL when there is no such form */
+    /* Training. A gradient lives from its first contribution to the note that made the tensor; a tensor no
+     * note made (a leaf) keeps it. */
+    float *g;       /* [n_rows][n_cols] */
+    size_t g_bytes; /* of the tape's buffer, which may be longer */
+    ig_grad_owner g_owner;
+    bool needs_g; /* something trained is below: the walk comes by here */
+    bool has_g;   /* g holds a sum */
 } ig_tensor;
 
 /* Where a row of the panels comes from, and so where its output goes. */
@@ -61,13 +73,21 @@ static inline int op_eats(const ig_weight *w, int a, int b, int c) {
 /* The kernels that no format owns, picked once. */
 typedef struct ig_kern_table {
     const ig_kern *op[IG_KERN_N_OPS];
+    const ig_kern *linear_f32; /* of panels [K][16] of f32, which training unpacks all others to */
 } ig_kern_table;
 void ig_kern_table_pick(ig_kern_table *t, ig_tier tier_max, uint32_t cpu);
 
 typedef struct ig_node ig_node; /* tape.c */
+enum { IG_TAPE_SPARES = 32 };
 typedef struct ig_tape {
     ig_node *last;
     int n_nodes;
+    /* Buffers of gradients whose walk is over, for the next ones. All in the run's arena. */
+    struct {
+        float *p;
+        size_t bytes;
+    } spare[IG_TAPE_SPARES];
+    int n_spare;
 } ig_tape;
 
 /* The ragged batch as attention sees it: rows of one sequence are neighbours with ascending positions. */
@@ -87,7 +107,8 @@ typedef struct ig_run {
     ig_arena *arena;
     ig_arena *shapes; /* plan: real memory for the tensors' headers, their values are only counted */
     ig_pool *pool;    /* NULL: here */
-    ig_tape *tape;
+    bool train;
+    ig_tape *tape; /* only with train */
     void (*trace)(void *ud, const char *op, const ig_kern *k);
     void *trace_ud;
     const ig_kern_table *kern;
@@ -98,6 +119,21 @@ typedef struct ig_run {
 static inline bool ig_run_planning(const ig_run *r) {
     return r->arena->counting;
 }
+
+/* ---- tape.c: the walk back --------------------------------------------------------------------------- */
+
+/* A tensor that no op made: f is the caller's [n_rows][n_cols]. */
+ig_tensor *op_leaf(ig_run *r, float *f, int n_rows, int n_cols, bool needs_g);
+/* The caller's buffer for t's gradient: holding a sum already (`has`), or to be written. May be used as
+ * scratch and handed down by the walk when t is not a leaf. */
+void op_grad_home(ig_tensor *t, float *g, bool has);
+/* Undoes all notes, last first. Gradients start where op_grad_home or op_loss_seed put them, and end in
+ * leaves. First contributions write, later ones add, in the order of the walk: that order is all that the
+ * bits depend on. Takes buffers and scratch from the arena, to be given back by the caller's mark together
+ * with what the forward took; values that the forward kept may be overwritten. The tape is empty after. */
+void op_backward(ig_run *r);
+
+/* ---- ops --------------------------------------------------------------------------------------------- */
 
 /* Cosines and sines of the batch: [T][D/2] each, computed once a step in double, rounded to f32. */
 typedef struct ig_rope {
@@ -111,7 +147,7 @@ const ig_rope *op_rope(ig_run *r, const ig_rows *rows, const double *inv_freq, i
 ig_tensor *op_embed(ig_run *r, const ig_weight *table, const ig_rows *rows, float scale);
 
 /* RMS norm; the result in the forms `need` (ig_act_kind bits). `pick` (n_pick row numbers) or NULL: all. */
-ig_tensor *op_norm(ig_run *r, const ig_tensor *x, const float *w, float eps, int need, const int *pick,
+ig_tensor *op_norm(ig_run *r, ig_tensor *x, const float *w, float eps, int need, const int *pick,
                    int n_pick);
 
 /* What the attention of one layer is. */
@@ -133,27 +169,49 @@ typedef struct ig_qkv {
 /* q = rope(norm(Wq x)) * scale, k = rope(norm(Wk x)), v = Wv x. Without norms wq and wk are in order
  * IG_ROWS_ROPE and rope turns their tiles; with norms all are IG_ROWS_PLAIN. */
 ig_qkv op_qkv(ig_run *r, const ig_attention *a, const ig_weight *wq, const ig_weight *wk, const ig_weight *wv,
-              const ig_tensor *x, const ig_rope *rope, const ig_rows *rows);
+              ig_tensor *x, const ig_rope *rope, const ig_rows *rows);
 
 /* Causal attention, inside the window when there is one; forms `need`. Over the KV blocks of the rows'
  * sequences; when training over k and v of this batch, whose sequences begin at position 0. */
 ig_tensor *op_attention(ig_run *r, const ig_attention *a, ig_qkv x, const ig_rows *rows, int need);
 
 /* y = W x, f32. */
-ig_tensor *op_linear(ig_run *r, const ig_weight *w, const ig_tensor *x);
+ig_tensor *op_linear(ig_run *r, const ig_weight *w, ig_tensor *x);
 
-/* h += W x, in place. Returns h. */
-ig_tensor *op_linear_add(ig_run *r, const ig_weight *w, const ig_tensor *x, ig_tensor *h);
+/* h + W x: in place, returns h; with a tape a new tensor. */
+ig_tensor *op_linear_add(ig_run *r, const ig_weight *w, ig_tensor *x, ig_tensor *h);
 
-/* h += norm(x), in place. Returns h. */
-ig_tensor *op_norm_add(ig_run *r, const ig_tensor *x, const float *w, float eps, ig_tensor *h);
+/* h + norm(x): in place, returns h; with a tape a new tensor. */
+ig_tensor *op_norm_add(ig_run *r, ig_tensor *x, const float *w, float eps, ig_tensor *h);
 
 typedef enum ig_glu { IG_GLU_SILU, IG_GLU_GELU } ig_glu;
 /* act(Wg x) * (Wu x); forms `need`. GELU is the tanh form. */
-ig_tensor *op_glu(ig_run *r, ig_glu act, const ig_weight *gate, const ig_weight *up, const ig_tensor *x,
-                  int need);
+ig_tensor *op_glu(ig_run *r, ig_glu act, const ig_weight *gate, const ig_weight *up, ig_tensor *x, int need);
 
 /* out[i][n_rows of w] = W x[i]; `out` is the caller's, stride out_stride floats. */
 void op_head(ig_run *r, const ig_weight *w, const ig_tensor *x, float *out, size_t out_stride);
+
+/* ---- head_loss.c: the head with its loss, training ---------------------------------------------------- */
+
+typedef enum ig_head_kind {
+    IG_HEAD_FLASH,     /* one sweep over the vocabulary in blocks; no memory in V */
+    IG_HEAD_TWO_SWEEP, /* log of the sum first, then probabilities again: the oracle of flash */
+    IG_HEAD_NAIVE      /* all logits in memory, at most 1 GiB of them: the oracle of both */
+} ig_head_kind;
+typedef struct ig_head {
+    const ig_weight *w;
+    float softcap; /* logits = softcap * tanh(logits / softcap); 0: none */
+    ig_head_kind kind;
+} ig_head;
+typedef struct ig_loss {
+    ig_tensor *x;
+    float *logp; /* [n_rows of x] log of the target's probability, at most 0 */
+    float *dx;   /* [n_rows][n_cols] d logp[t] / d x[t]; NULL: not asked for */
+} ig_loss;
+/* logp[t] = log softmax(head(x[t]))[target[t]], target < n_rows of w (the caller checked). `grad`: also dx.
+ * A row depends on itself only. */
+ig_loss *op_loss(ig_run *r, const ig_head *head, ig_tensor *x, const uint32_t *target, bool grad);
+/* Gradient of x: row t is g[t] * dx[t] (g NULL while planning). Uses dx up: it becomes x's gradient. */
+void op_loss_seed(ig_run *r, ig_loss *loss, const float *g);
 
 #endif

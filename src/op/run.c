@@ -3,6 +3,8 @@
  * sum, so the split cannot be seen in the bits. */
 #include "op/inside.h"
 
+enum { UNIT_CHUNKS = 32 }; /* training: chunks of rows that one thread takes of a unit at a time */
+
 void *op_take(ig_run *r, size_t bytes) {
     if (op_stopped(r)) return NULL;
     void *p = ig_arena_take(r->arena, bytes);
@@ -20,7 +22,8 @@ ig_tensor *op_tensor(ig_run *r, int n_rows, int n_cols, int need) {
     if (op_stopped(r)) return NULL;
     ig_assert(t != NULL);
     *t = (ig_tensor){.n_rows = n_rows, .n_cols = n_cols, .act.n_cols = n_cols};
-    if ((need & IG_ACT_F32) || r->tape) t->f = op_take(r, n * sizeof *t->f);
+    if (r->train) need = IG_ACT_F32;
+    if (need & IG_ACT_F32) t->f = op_take(r, n * sizeof *t->f);
     size_t n_blocks = n / IG_ACT_BLOCK;
     /* the formats say so: their rows are whole blocks */
     ig_assert(!(need & (IG_ACT_Q8 | IG_ACT_Q16)) || n_cols % IG_ACT_BLOCK == 0);
@@ -44,19 +47,10 @@ void op_trace(ig_run *r, const char *op, const ig_kern *k) {
     if (r->trace) r->trace(r->trace_ud, op, k);
 }
 
-void op_note(ig_run *r, ig_node note) {
-    if (!r->tape || op_stopped(r)) return;
-    ig_node *n = op_take(r, sizeof *n);
-    r->tape->n_nodes++;
-    if (!n) return;
-    note.prev = r->tape->last;
-    *n = note;
-    r->tape->last = n;
-}
-
 void ig_kern_table_pick(ig_kern_table *t, ig_tier tier_max, uint32_t cpu) {
     for (int op = 0; op < IG_KERN_N_OPS; op++)
         t->op[op] = ig_kern_pick((ig_kern_op)op, NULL, tier_max, cpu); /* NULL for those of a format */
+    t->linear_f32 = ig_kern_pick(IG_KERN_LINEAR, ig_fmt_of_gguf(0), tier_max, cpu);
 }
 
 int ig_weight_row(const ig_weight *w, int p, int lane) {
@@ -71,30 +65,67 @@ int ig_weight_row(const ig_weight *w, int p, int lane) {
 typedef struct units {
     op_unit_fn *fn;
     const void *job;
-    int n_units, n_rows;
-    float *tiles;
-    size_t tiles_floats;
+    int n_units, n_rows, n_chunks, n_cols, n_tiles;
+    bool unit_after_unit;
+    float *scratch;
+    size_t scratch_floats;
 } units;
 
+/* Serving: chunk after chunk, so that activations stay in L1 while panels stream by. Training: unit after
+ * unit, so that a panel is unpacked once for many rows. */
 static void units_part(void *arg, int lo, int hi, int thread) {
     const units *u = arg;
+    op_scratch s = {.tiles = u->scratch + (size_t)thread * u->scratch_floats};
+    s.unpacked = s.tiles + u->n_tiles * TILE_FLOATS;
+    s.row = s.unpacked + (size_t)u->n_tiles * (size_t)u->n_cols * IG_PANEL_ROWS;
     for (int i = lo; i < hi; i++) {
-        int row = i / u->n_units * TILE_ROWS, m = u->n_rows - row;
-        u->fn(u->job, i % u->n_units, row, m < TILE_ROWS ? m : TILE_ROWS,
-              u->tiles + (size_t)thread * u->tiles_floats);
+        const int unit = u->unit_after_unit ? i / u->n_chunks : i % u->n_units;
+        const int row = (u->unit_after_unit ? i % u->n_chunks : i / u->n_units) * TILE_ROWS;
+        const int m = u->n_rows - row;
+        u->fn(u->job, unit, row, m < TILE_ROWS ? m : TILE_ROWS, &s);
     }
 }
 
-void op_run_units(ig_run *r, op_unit_fn *fn, const void *job, int n_units, int n_rows, int n_tiles) {
+void op_run_units(ig_run *r, op_unit_fn *fn, const void *job, int n_units, const ig_tensor *x, int n_tiles) {
     size_t mark = ig_arena_mark(r->arena);
-    size_t floats = (size_t)n_tiles * TILE_FLOATS;
-    float *tiles = op_take(r, floats * sizeof *tiles * (size_t)ig_pool_threads(r->pool));
-    if (tiles) {
-        units u = {fn, job, n_units, n_rows, tiles, floats};
-        int n_chunks = (n_rows + TILE_ROWS - 1) / TILE_ROWS;
-        ig_pool_run(r->pool, units_part, &u, n_units * n_chunks, n_rows <= STREAM_ROWS ? 0 : 1);
+    units u = {.fn = fn, .job = job, .n_units = n_units, .n_rows = x->n_rows, .n_cols = x->n_cols,
+               .n_tiles = n_tiles, .unit_after_unit = r->train};
+    ig_assert(n_tiles <= UNIT_TILES);
+    u.n_chunks = (u.n_rows + TILE_ROWS - 1) / TILE_ROWS;
+    u.scratch_floats = (size_t)n_tiles * TILE_FLOATS;
+    if (r->train) u.scratch_floats += (size_t)(n_tiles * IG_PANEL_ROWS + 1) * (size_t)u.n_cols;
+    u.scratch_floats = (u.scratch_floats + 15) / 16 * 16;
+    u.scratch = op_take(r, u.scratch_floats * sizeof *u.scratch * (size_t)ig_pool_threads(r->pool));
+    if (u.scratch) {
+        int grain = u.n_rows <= STREAM_ROWS ? 0 : 1;
+        if (r->train) grain = u.n_chunks < UNIT_CHUNKS ? u.n_chunks : UNIT_CHUNKS;
+        ig_pool_run(r->pool, units_part, &u, n_units * u.n_chunks, grain);
     }
     ig_arena_rewind(r->arena, mark);
+}
+
+/* Every format's panel as f32: exact, since training multiplies what the weight is. */
+static const float *unpacked(op_scratch *s, int slot, const ig_weight *w, int p) {
+    float *to = s->unpacked + (size_t)slot * (size_t)w->n_cols * IG_PANEL_ROWS;
+    if (s->w[slot] == w && s->panel[slot] == p) return to;
+    s->w[slot] = w, s->panel[slot] = p;
+    for (int lane = 0; lane < IG_PANEL_ROWS; lane++) {
+        w->unpack->fn.unpack(s->row, w->panels + (size_t)p * w->panel_bytes, lane, w->n_cols);
+        for (int k = 0; k < w->n_cols; k++) to[(size_t)k * IG_PANEL_ROWS + (size_t)lane] = s->row[k];
+    }
+    return to;
+}
+
+float *op_panel(const ig_run *r, op_scratch *s, int slot, const ig_weight *w, int p, const ig_tensor *x,
+                int row, int m) {
+    float *tile = s->tiles + slot * TILE_FLOATS;
+    if (r->train && w->fmt->act != IG_ACT_F32) {
+        const float *panel = unpacked(s, slot, w, p);
+        r->kern->linear_f32->fn.linear(tile, (const uint8_t *)panel, &x->act, row, m, w->n_cols);
+    } else {
+        w->linear(tile, w->panels + (size_t)p * w->panel_bytes, &x->act, row, m, w->n_cols);
+    }
+    return tile;
 }
 
 void op_quant_row(const ig_run *r, ig_tensor *y, int row, int col, const float *x, int n) {
