@@ -124,7 +124,8 @@ static ig_status config(ig_model_config *out, const ig_gguf *g, ig_err *err) {
 }
 
 static ig_tensor *layer(ig_run *r, const ig_model_config *c, const ig_layer *l, const ig_rope *rope_of,
-                        const ig_rows *rows, ig_tensor *h) {
+                        const ig_rows *rows, ig_tensor *h, ig_carry *carry) {
+    (void)carry; /* nothing is read again */
     const ig_weight *w = l->w;
     const float eps = c->norm_eps;
     ig_tensor *x = op_norm(r, h, l->v[IG_V_ATTN_NORM], eps, op_eats(w, IG_W_Q, IG_W_K, IG_W_V), NULL, 0);

@@ -108,7 +108,8 @@ static ig_status config(ig_model_config *out, const ig_gguf *g, ig_err *err) {
 }
 
 static ig_tensor *layer(ig_run *r, const ig_model_config *c, const ig_layer *l, const ig_rope *rope,
-                        const ig_rows *rows, ig_tensor *h) {
+                        const ig_rows *rows, ig_tensor *h, ig_carry *carry) {
+    (void)carry; /* nothing is read again */
     const ig_weight *w = l->w;
     ig_tensor *x = op_norm(r, h, l->v[IG_V_ATTN_NORM], c->norm_eps, op_eats(w, IG_W_Q, IG_W_K, IG_W_V), NULL, 0);
     ig_qkv qkv = op_qkv(r, &l->attention, &w[IG_W_Q], &w[IG_W_K], &w[IG_W_V], x, rope, rows);

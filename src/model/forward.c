@@ -2,25 +2,48 @@
  * differ by what is in ig_run and by the rows. Between layers only h lives on: the arena is rewound. */
 #include "model/inside.h"
 
-#include <string.h>
+ig_model_ropes ig_model_ropes_of(const ig_model *m, ig_run *r, const ig_rows *rows) {
+    ig_model_ropes ropes = {{NULL}};
+    for (int i = 0; i < IG_ROPES; i++)
+        if (m->inv_freq[i]) ropes.v[i] = op_rope(r, rows, m->inv_freq[i], m->config.head_dim / 2);
+    return ropes;
+}
+
+ig_carry ig_model_embed(const ig_model *m, ig_run *r, const ig_rows *rows, bool needs_g) {
+    ig_carry carry = {.h = op_embed(r, &m->top.w[IG_TOP_EMBED], rows, m->config.embed_scale)};
+    if (carry.h) carry.h->needs_g = needs_g;
+    return carry;
+}
+
+void ig_model_layers(const ig_model *m, ig_run *r, const ig_rows *rows, const ig_model_ropes *ropes, int first,
+                     int last, ig_carry *carry) {
+    ig_assert(0 <= first && first <= last && last <= m->config.n_layers);
+    for (int i = first; i < last && r->status == IG_OK; i++) {
+        const size_t mark = ig_arena_mark(r->arena);
+        const ig_layer *l = &m->layers[i];
+        const int n_shared = carry->n_shared;
+        carry->h = m->family->layer(r, &m->config, l, ropes->v[l->rope], rows, carry->h, carry);
+        if (!r->tape && carry->n_shared == n_shared) ig_arena_rewind(r->arena, mark);
+    }
+}
+
+ig_loss *ig_model_loss(const ig_model *m, ig_run *r, const ig_rows *rows, const ig_carry *carry,
+                       const uint32_t *target, ig_head_kind kind, bool grad) {
+    const ig_head head = {.w = &m->top.w[IG_TOP_HEAD], .kind = kind};
+    ig_tensor *x = op_norm(r, carry->h, m->top.v[IG_TOP_NORM], m->config.norm_eps, IG_ACT_F32, rows->want,
+                           rows->n_want);
+    return op_loss(r, &head, x, target, grad);
+}
 
 void ig_model_run(const ig_model *m, ig_run *r, const ig_rows *rows, float *logits) {
     const ig_model_config *c = &m->config;
-    const ig_rope *rope[IG_ROPES] = {NULL};
-    for (int i = 0; i < IG_ROPES; i++)
-        if (m->inv_freq[i]) rope[i] = op_rope(r, rows, m->inv_freq[i], c->head_dim / 2);
-    ig_tensor *h = op_embed(r, &m->top.w[IG_TOP_EMBED], rows, c->embed_scale);
-    for (int i = 0; i < c->n_layers; i++) {
-        size_t mark = ig_arena_mark(r->arena);
-        const ig_layer *l = &m->layers[i];
-        h = m->family->layer(r, c, l, rope[l->rope], rows, h);
-        if (!r->tape) ig_arena_rewind(r->arena, mark);
-        if (r->status != IG_OK) return;
-    }
-    if (rows->n_want == 0) return;
+    const ig_model_ropes ropes = ig_model_ropes_of(m, r, rows);
+    ig_carry carry = ig_model_embed(m, r, rows, false);
+    ig_model_layers(m, r, rows, &ropes, 0, c->n_layers, &carry);
+    if (rows->n_want == 0 || r->status != IG_OK) return;
     const ig_weight *head = &m->top.w[IG_TOP_HEAD];
-    ig_tensor *x =
-        op_norm(r, h, m->top.v[IG_TOP_NORM], c->norm_eps, (int)head->fmt->act, rows->want, rows->n_want);
+    ig_tensor *x = op_norm(r, carry.h, m->top.v[IG_TOP_NORM], c->norm_eps, (int)head->fmt->act, rows->want,
+                           rows->n_want);
     op_head(r, head, x, logits, (size_t)c->n_vocab);
 }
 

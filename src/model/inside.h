@@ -10,9 +10,6 @@ enum {
     IG_V_ATTN_NORM, IG_V_POST_ATTN_NORM, IG_V_FFN_NORM, IG_V_POST_FFN_NORM, IG_V_Q_NORM, IG_V_K_NORM,
     IG_LAYER_VECTORS_MAX
 };
-/* Ropes of a model: that of layers that see all, and that of windowed ones. */
-enum { IG_ROPE_FULL, IG_ROPE_WINDOW, IG_ROPES };
-
 typedef struct ig_layer {
     ig_weight w[IG_LAYER_WEIGHTS_MAX];
     const float *v[IG_LAYER_VECTORS_MAX]; /* NULL: the family has none */
@@ -45,9 +42,10 @@ struct ig_family {
     ig_status (*config)(ig_model_config *out, const ig_gguf *g, ig_err *err);
     const ig_weight_spec *layer_rows; /* ended by a NULL name */
     const ig_weight_spec *top_rows;
-    /* The paper in op calls: h [T][width] through one layer. */
+    /* The paper in op calls: h [T][width], which is carry->h, through one layer; gives the new h. What later
+     * layers read again goes into the carry. */
     ig_tensor *(*layer)(ig_run *r, const ig_model_config *c, const ig_layer *l, const ig_rope *rope,
-                        const ig_rows *rows, ig_tensor *h);
+                        const ig_rows *rows, ig_tensor *h, ig_carry *carry);
 };
 
 struct ig_model {

@@ -8,7 +8,9 @@
  *          caller's arena; ig_model_plan says how much.
  * Fails:   IG_EFORMAT by name: architecture, block type, a missing, misshapen or surplus tensor, a
  *          metadata value out of range. IG_ELIMIT: does not fit in memory_budget_bytes.
- * Not here: who runs when (engine/), tokens' text (text/). */
+ * Training: a forward in steps, ig_model_embed, ig_model_layers over ranges, ig_model_loss, with an ig_run whose
+ *          `train` is set; carry.c keeps what passes from a range of layers to the next.
+ * Not here: who runs when (engine/), tokens' text (text/), where to cut and what to train (train/). */
 #ifndef IG_MODEL_H
 #define IG_MODEL_H
 
@@ -61,6 +63,48 @@ size_t ig_model_plan(const ig_model *m, int n_rows, int n_want, int n_ctx);
  * logits [n_want][n_vocab] (may be NULL when n_want is 0). The arena is rewound at the end. The sequences'
  * blocks are reserved by the caller, who also moves n_tokens on. */
 ig_status ig_model_forward(ig_model *m, ig_arena *arena, const ig_rows *rows, float *logits, ig_err *err);
+
+/* ---- training: ranges of layers ----------------------------------------------------------------------- */
+
+/* What passes from layer to layer: the hidden state, and tensors that later layers read again. */
+enum { IG_CARRY_SHARED_MAX = 8 };
+typedef struct ig_carry {
+    ig_tensor *h;
+    int n_shared;
+    struct {
+        const char *name;
+        ig_tensor *t;
+        bool saved; /* a leaf with a gradient of its own: some edge kept it */
+    } shared[IG_CARRY_SHARED_MAX];
+} ig_carry;
+/* By a layer: gives `t` to those after it; the last one of that name, NULL when there is none. */
+void ig_carry_share(ig_carry *c, const char *name, ig_tensor *t);
+ig_tensor *ig_carry_find(const ig_carry *c, const char *name);
+
+/* An edge between two segments of layers. Copies of h, and of what is shared and not yet saved, become leaves in
+ * the run's arena, below the marks of the segments. `carry` goes on with the saved ones, so that all segments
+ * read one copy and add to one gradient. g_of_h: room for h's gradient, free again when the segment above it has
+ * been walked (two buffers in turn do); NULL when needs_g is false. */
+void ig_carry_save(ig_run *r, ig_carry *carry, ig_carry *edge, bool needs_g, float *g_of_h);
+/* After a segment was run again from its edge to `out`: its outputs take the gradients that segments above left
+ * at `next`, the edge where it ends. Then op_backward leaves those of its own edge. */
+void ig_carry_seed(const ig_carry *out, const ig_carry *next);
+
+/* Cosines and sines of a batch, for all layers. */
+enum { IG_ROPE_FULL, IG_ROPE_WINDOW, IG_ROPES };
+typedef struct ig_model_ropes {
+    const ig_rope *v[IG_ROPES]; /* NULL: no layer uses it */
+} ig_model_ropes;
+ig_model_ropes ig_model_ropes_of(const ig_model *m, ig_run *r, const ig_rows *rows);
+/* Embedding rows. No gradient passes; with needs_g they are a leaf that keeps its own. */
+ig_carry ig_model_embed(const ig_model *m, ig_run *r, const ig_rows *rows, bool needs_g);
+/* Layers [first, last). With a tape all that they made stays in the arena; without one h alone does, in place,
+ * and layers that share something. rows, ropes and what they point to live until the walk is over. */
+void ig_model_layers(const ig_model *m, ig_run *r, const ig_rows *rows, const ig_model_ropes *ropes, int first,
+                     int last, ig_carry *carry);
+/* Final norm of the rows in rows->want and the loss of their targets [n_want]. NULL when the run has failed. */
+ig_loss *ig_model_loss(const ig_model *m, ig_run *r, const ig_rows *rows, const ig_carry *carry,
+                       const uint32_t *target, ig_head_kind kind, bool grad);
 
 /* The list of (op, kernel, tier) that a forward runs, in order, one call for each. */
 void ig_model_trace(const ig_model *m, void (*trace)(void *ud, const char *op, const ig_kern *k), void *ud);
