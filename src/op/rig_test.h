@@ -55,7 +55,37 @@ typedef struct rig_weight {
     double *exact; /* [n_rows][n_cols] */
 } rig_weight;
 
-/* Random bytes, group by group, until the group's values are of a usable size. */
+/* A number as the high bytes of an f32: f32 itself, or bf16. */
+static inline void rig_put(uint8_t *p, float x, size_t bytes) {
+    memcpy(p, (uint8_t *)&x + 4 - bytes, bytes);
+}
+/* One row in the layout of the file. MLX: random codes, then scales and biases apart. Others: random bytes, group
+ * by group, until the group's values are of a usable size. */
+static inline void rig_random_row(const ig_fmt *f, uint8_t *row, int n_cols, uint32_t *seed) {
+    ig_dequant_fn *dequant = ig_kern_reference(IG_KERN_DEQUANT, f)->fn.dequant;
+    const size_t n_bytes = ig_fmt_row_bytes(f, n_cols);
+    if (f->mlx_group) {
+        const size_t bytes = f->f32_scales ? 4 : 2, n_groups = (size_t)(n_cols / f->group);
+        for (size_t i = 0; i < n_bytes; i++) rig_random(seed), row[i] = (uint8_t)(*seed >> 16);
+        uint8_t *at = row + (size_t)n_cols * (size_t)f->bits / 8;
+        for (size_t i = 0; i < n_groups; i++, at += bytes) {
+            const float scale = (0.7f + 0.2f * rig_random(seed)) / (float)(1 << f->bits);
+            rig_put(at, scale, bytes), rig_put(at + n_groups * bytes, scale * -(float)(7 << (f->bits - 4)), bytes);
+        }
+        return;
+    }
+    for (size_t at = 0; at < n_bytes; at += (size_t)f->group_bytes) {
+        float values[512];
+        ig_assert(f->group <= 512);
+        for (float top = 0.0f; !(top > 0.02f && top < 1.0f);) {
+            top = 0.0f;
+            for (int b = 0; b < f->group_bytes; b++) rig_random(seed), row[at + (size_t)b] = (uint8_t)(*seed >> 16);
+            dequant(values, row + at, f->group);
+            for (int k = 0; k < f->group; k++)
+                top = fabsf(values[k]) > top || values[k] != values[k] ? fabsf(values[k]) : top;
+        }
+    }
+}
 static inline rig_weight rig_weight_make(const ig_fmt *f, int n_rows, int n_cols, ig_row_order order,
                                          int head_dim, uint32_t seed) {
     ig_dequant_fn *dequant = ig_kern_reference(IG_KERN_DEQUANT, f)->fn.dequant;
@@ -67,18 +97,12 @@ static inline rig_weight rig_weight_make(const ig_fmt *f, int n_rows, int n_cols
     const size_t row_bytes = ig_fmt_row_bytes(f, n_cols), n_panels = (size_t)ig_weight_n_panels(&w);
     uint8_t *file = malloc(row_bytes * (size_t)n_rows), *panels = aligned_alloc(64, n_panels * w.panel_bytes);
     rig_weight y = {.exact = rig_doubles((size_t)n_rows * (size_t)n_cols)};
-    float *values = malloc((size_t)f->group * sizeof *values);
+    float *values = malloc((size_t)n_cols * sizeof *values);
     memset(panels, 0, n_panels * w.panel_bytes);
-    for (size_t i = 0; i < (size_t)n_rows * (size_t)(n_cols / f->group); i++) {
-        uint8_t *group = file + i * (size_t)f->group_bytes;
-        for (float top = 0.0f; !(top > 0.02f && top < 1.0f);) {
-            top = 0.0f;
-            for (int b = 0; b < f->group_bytes; b++) rig_random(&seed), group[b] = (uint8_t)(seed >> 16);
-            dequant(values, group, f->group);
-            for (int k = 0; k < f->group; k++)
-                top = fabsf(values[k]) > top || values[k] != values[k] ? fabsf(values[k]) : top;
-        }
-        for (int k = 0; k < f->group; k++) y.exact[i * (size_t)f->group + (size_t)k] = (double)values[k];
+    for (int row = 0; row < n_rows; row++) {
+        rig_random_row(f, file + (size_t)row * row_bytes, n_cols, &seed);
+        dequant(values, file + (size_t)row * row_bytes, n_cols);
+        for (int k = 0; k < n_cols; k++) y.exact[(size_t)row * (size_t)n_cols + (size_t)k] = (double)values[k];
     }
     for (int p = 0; p < (int)n_panels; p++)
         for (int lane = 0; lane < IG_PANEL_ROWS; lane++) {
