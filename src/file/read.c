@@ -1,10 +1,11 @@
-/* read: whole small files into memory.
- * Threads: any. Memory: one malloc of at most bytes_max + 1, grown as bytes really come.
- * Why not trust st_size: the file may grow or shrink meanwhile, and files of /proc and /sys say 0. */
-#include "file/file.h"
+/* read: whole small files into memory, and pieces of large ones.
+ * Threads: any. Memory: slurp takes one malloc of at most bytes_max + 1, grown as bytes really come.
+ * Why not trust st_size there: the file may grow or shrink meanwhile, and files of /proc and /sys say 0. */
+#include "file/inside.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -65,4 +66,51 @@ out:
     free(bytes);
     close(fd);
     return st;
+}
+
+ig_status ig_file_open_regular(int *fd, uint64_t *n_bytes, const char *path, const char *kind, ig_err *err) {
+    char shown[IG_SHOWN_PATH_BYTES];
+    struct stat info;
+    ig_status st = IG_OK;
+    ig_file_show_path(shown, path);
+    int got = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not make us wait */
+    if (got < 0)
+        return ig_fail(err, errno == ENOENT || errno == ENOTDIR ? IG_ENOTFOUND : IG_EIO, "%s: %s", shown,
+                       strerror(errno));
+    if (fstat(got, &info) != 0)
+        st = ig_fail(err, IG_EIO, "%s: %s", shown, strerror(errno));
+    else if (!S_ISREG(info.st_mode))
+        st = ig_fail(err, IG_EFORMAT, "%s: %s, not %s", shown,
+                     S_ISDIR(info.st_mode) ? "a directory" : "not a regular file", kind);
+    if (st) {
+        close(got);
+        return st;
+    }
+    *fd = got;
+    *n_bytes = (uint64_t)info.st_size;
+    return IG_OK;
+}
+
+ig_status ig_file_read_part(void *out, size_t n, const ig_file_part *part, uint64_t from, ig_err *err) {
+    char shown[IG_SHOWN_PATH_BYTES];
+    uint8_t *to = out;
+    ig_file_show_path(shown, part->path);
+    if (from > part->n_bytes || n > part->n_bytes - from)
+        return ig_fail(err, IG_EINVAL, "%s: tensor %s: bytes %" PRIu64 " + %zu of %" PRIu64, shown,
+                       ig_file_show(part->name).s, from, n, part->n_bytes);
+    for (uint64_t at = part->at + from; n > 0;) {
+        ssize_t got = pread(part->fd, to, n, (off_t)at);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0)
+            return ig_fail(err, IG_EIO, "%s: tensor %s: read at byte %" PRIu64 ": %s", shown,
+                           ig_file_show(part->name).s, at, strerror(errno));
+        if (got == 0)
+            return ig_fail(err, IG_EIO,
+                           "%s: ends at byte %" PRIu64 " while reading tensor %s; it was longer when opened",
+                           shown, at, ig_file_show(part->name).s);
+        to += got;
+        at += (uint64_t)got;
+        n -= (size_t)got;
+    }
+    return IG_OK;
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Writes the seed corpora corpus-gguf/ and corpus-json/ beside this file: small files, each with one thing
+"""Writes the seed corpora corpus-gguf/, corpus-safetensors/ and corpus-json/ beside this file: small files, each with one thing
 that a parser may trip over. Run it again after a change here; what fuzzing found is kept as found-*."""
+import json
 import pathlib
 import struct
 
@@ -104,7 +105,44 @@ texts = {
     "empty": b"",
 }
 
-for folder, items in (("corpus-gguf", files), ("corpus-json", texts)):
+
+def safetensors(header, data, length=None):
+    head = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return u64(len(head) if length is None else length) + head + bytes(i & 255 for i in range(data))
+
+
+def one(dtype="F32", shape=(2, 3), at=(0, 24)):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": list(at)}
+
+
+S_TWO = {"__metadata__": {"format": "pt"}, "a": one(), "b": one("BF16", [4], [24, 32])}
+tensors = {
+    "good": safetensors(S_TWO, 32),
+    "good-padded": safetensors(json.dumps(S_TWO).encode() + b"   ", 32),
+    "good-empty": safetensors({}, 0),
+    "good-scalar-and-nothing": safetensors({"s": one("I64", [], [0, 8]), "z": one("F32", [0, 5], [8, 8])}, 8),
+    "overlap": safetensors({"a": one(), "b": one("F32", [1], [20, 24])}, 24),
+    "hole": safetensors({"a": one(), "b": one("F32", [1], [28, 32])}, 32),
+    "tail": safetensors({"a": one()}, 25),
+    "cut": safetensors({"a": one()}, 23),
+    "same-name": safetensors(b'{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],'
+                             b'"data_offsets":[1,2]}}', 2),
+    "span": safetensors({"a": one(at=[0, 20])}, 20),
+    "backwards": safetensors({"a": one(at=[24, 0])}, 24),
+    "dtype": safetensors({"a": one("F4")}, 24),
+    "wrap": safetensors({"a": one(shape=[2**32, 2**32], at=[0, 0])}, 0),
+    "wrap-offset": safetensors({"a": one(at=[2**64 - 24, 2**64 - 1])}, 24),
+    "nine-dims": safetensors({"a": one(shape=[1] * 9, at=[0, 4])}, 4),
+    "negative": safetensors({"a": one(shape=[-2, 3])}, 24),
+    "real": safetensors({"a": one(shape=[2.0, 3])}, 24),
+    "list": safetensors(b"[[[[[[[[[[", 0),
+    "metadata": safetensors({"__metadata__": {"a": 1}}, 0),
+    "nul-name": safetensors(b'{"a\\u0000":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', 1),
+}
+for v in (0, 1, 2**31, 2**63, 2**64 - 1):
+    tensors[f"length-{v}"] = safetensors(S_TWO, 32, length=v)
+
+for folder, items in (("corpus-gguf", files), ("corpus-safetensors", tensors), ("corpus-json", texts)):
     (HERE / folder).mkdir(exist_ok=True)
     for name, data in items.items():
         (HERE / folder / name).write_bytes(data)

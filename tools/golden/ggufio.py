@@ -17,7 +17,10 @@ TYPES = {
     "F16": (1, 1, 2),
     "Q4_0": (2, 32, 18),
     "Q4_1": (3, 32, 20),
+    "Q5_0": (6, 32, 22),
     "Q8_0": (8, 32, 34),
+    "Q4_K": (12, 256, 144),
+    "Q6_K": (14, 256, 210),
     "BF16": (30, 1, 2),
 }
 NAME_OF = {number: name for name, (number, _, _) in TYPES.items()}
@@ -148,8 +151,24 @@ def dequant(type_name, raw):
         out = (nibbles(2).astype(np.float64) - 8) * half(0)
     elif type_name == "Q4_1":
         out = nibbles(4) * half(0) + half(2)
-    else:  # Q8_0
+    elif type_name == "Q5_0":
+        high = np.unpackbits(b[..., 2:6], axis=-1, bitorder="little")
+        out = ((nibbles(6) | high << 4).astype(np.float64) - 16) * half(0)
+    elif type_name == "Q8_0":
         out = b[..., 2:].view(np.int8) * half(0)
+    elif type_name == "Q4_K":
+        s = b[..., 4:16]
+        scale = np.concatenate([s[..., :4] & 63, s[..., 8:] & 15 | s[..., :4] >> 6 << 4], -1)
+        low = np.concatenate([s[..., 4:8] & 63, s[..., 8:] >> 4 | s[..., 4:8] >> 6 << 4], -1)
+        code = np.stack([b[..., 16:] & 15, b[..., 16:] >> 4], -2)  # of all 128 bytes: the nibbles side by side
+        code = code.reshape(*b.shape[:-1], 2, 4, 32).swapaxes(-2, -3).reshape(*b.shape[:-1], 8, 32)
+        out = (half(0) * scale)[..., None] * code - (half(2) * low)[..., None]
+        out = out.reshape(*b.shape[:-1], 256)
+    else:  # Q6_K: halves of 128, each four runs of 32
+        low, high = b[..., :128].reshape(*b.shape[:-1], 2, 2, 32), b[..., 128:192].reshape(*b.shape[:-1], 2, 1, 32)
+        code = np.concatenate([low & 15, low >> 4], -2) | (high >> np.array([0, 2, 4, 6])[:, None] & 3) << 4
+        scale = np.repeat(b[..., 192:208].view(np.int8).astype(np.float64), 16, -1)
+        out = half(208) * scale * (code.reshape(*b.shape[:-1], 256).astype(np.float64) - 32)
     return out.reshape(*lead, -1)
 
 
