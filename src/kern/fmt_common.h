@@ -36,12 +36,18 @@ static inline void pack_nibbles(uint8_t *block, const uint8_t code[32], int lane
         block[(k / 4) * 64 + lane * 4 + (k & 3)] = (uint8_t)((code[k] & 15) | code[k + 16] << 4);
 }
 
+/* Where input k stands when the middle two of each four change places, so that the even and the odd bytes of
+ * a vector are neighbouring inputs: what a kernel for int16 activations wants. */
+static inline int middle_turned(int k) {
+    static const int place[4] = {0, 2, 1, 3};
+    return (k & ~3) | place[k & 3];
+}
+
 /* 8-bit codes of 32 inputs and 16 lanes: [8 groups j][16 lanes][4 bytes], bytes 0, 2, 1, 3 of a lane hold
- * inputs 4j .. 4j + 3, so that the even and the odd bytes of a vector are neighbouring inputs. */
+ * inputs 4j .. 4j + 3. */
 enum { CODES8_BYTES = 512 };
 static inline size_t code8_place(int lane, int k) {
-    static const int place[4] = {0, 2, 1, 3};
-    return (size_t)((k / 4) * 64 + lane * 4 + place[k & 3]);
+    return (size_t)((k / 4) * 64 + lane * 4 + (middle_turned(k) & 3));
 }
 
 #define FMT_KERN(op_, word, fmt_)                                                                       \

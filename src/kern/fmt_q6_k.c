@@ -3,7 +3,8 @@
  *            128 inputs have 64 bytes of low and 32 of high. Byte l of high has two bits each for the inputs
  *            l, l + 32, l + 64, l + 96; bytes l and l + 32 of low: the first two, high nibbles the others
  *     panel: 8 times {nibbles as in fmt_common.h; top bits [2 runs][16 lanes][4 bytes], bits 2j and 2j + 1 of
- *            byte i for input 4j + i of the run; sc i8[2 runs][16]}, then d[16]
+ *            byte i for input 4j + i of the run; sc i8[2 runs][16]}, then d[16]; the middle two of each four
+ *            inputs change places
  * Activations are int16, as for Q8_0 and for its reason: files keep in Q6_K what they fear to round.
  * Sum, runs ascending, isum = exact sum of code * q16 over the run, ds = d * (float)sc, rounded:
  *     acc = fma(ds, a.scale16 * (float)(isum - 32 * a.qsum16), acc) */
@@ -26,7 +27,8 @@ static inline int code_of_file(const uint8_t *group, int j, int k) {
     int b = low[(j & 1) * 32 + k], top = high[k] >> (j & 3) * 2 & 3;
     return (j & 2 ? b >> 4 : b & 15) | top << 4;
 }
-static inline int code_at(const uint8_t *block, int lane, int k) {
+static inline int code_at(const uint8_t *block, int lane, int input) {
+    int k = middle_turned(input);
     int top = block[TOP_AT + k / 16 * 64 + lane * 4 + (k & 3)] >> (k & 15) / 4 * 2 & 3;
     return nibble_at(block, lane, k) | top << 4;
 }
@@ -78,7 +80,7 @@ static void pack_q6_k(uint8_t *panel, const uint8_t *row, int lane, int n_cols) 
         for (int j = 0; j < 8; j++) {
             uint8_t *w = panel + j * BLOCK_BYTES, code[32], top[8] = {0};
             for (int k = 0; k < 32; k++) {
-                code[k] = (uint8_t)code_of_file(row, j, k);
+                code[k] = (uint8_t)code_of_file(row, j, middle_turned(k)); /* its own inverse */
                 uint8_t *t = top + k / 16 * 4 + (k & 3);
                 *t = (uint8_t)(*t | (code[k] >> 4) << (k & 15) / 4 * 2);
             }

@@ -1,18 +1,14 @@
 /* linear_float_tile: f32, f16 and bf16, 1 to 6 rows by 16 outputs. One fma chain an output, k ascending;
  * the 12 chains of 6 rows hide the latency of fma. */
-#include "kern/simd.h"
+#include "kern/tuned/tile.avx2.h"
 
 extern const ig_fmt ig_fmt_f32, ig_fmt_f16, ig_fmt_bf16;
 
-enum { F32, F16, BF16, PREFETCH_BYTES = 1024 };
-#define INLINE static inline __attribute__((always_inline))
+enum { F32, F16, BF16 };
 #define ROWS(X) X(0) X(1) X(2) X(3) X(4) X(5)
 
 INLINE __m256 eight(const uint8_t *p, const int kind) {
-    if (kind == F32) return _mm256_load_ps((const float *)(const void *)p);
-    __m128i h = _mm_load_si128((const __m128i *)(const void *)p);
-    if (kind == F16) return _mm256_cvtph_ps(h);
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+    return kind == F32 ? f32_of(p) : kind == F16 ? f16_of(p) : bf16_of(p);
 }
 
 INLINE void rows_tile(float *tile, const uint8_t *w, const ig_act *x, int row, int n_cols, const int n,

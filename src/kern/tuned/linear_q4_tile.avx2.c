@@ -1,34 +1,14 @@
 /* linear_q4_tile: 4-bit and 5-bit codes with int8 activations, 1 to 6 rows by 16 outputs at once. Codes are
  * unpacked in registers also for many rows: the packed panel stays in L1 where one widened to bytes would not
- * leave room. Eight maddubs of codes 0..15 with int8 sum to at most 8 * 2 * 15 * 127 = 30480, so int16 holds a
- * block's sum and one madd ends it: that is why 4-bit is fast. With codes 0..31 it holds half a block (31496).
+ * leave room. Eight maddubs of codes 0..15 with int8 sum to at most 8 * 2 * 15 * 127 = 30480, so int16 holds
+ * a block's sum and one madd ends it: that is why 4-bit is fast. With codes 0..31 it holds half a block.
  * Measured shapes: bench/results, `make bench-kern`.
  * Accumulators are named variables: gcc 12 keeps an array's stores in the loop, a factor of 2. */
-#include "kern/simd.h"
+#include "kern/tuned/tile.avx2.h"
 
 /* The formats differ in where scale and minimum come from. AFFINE is MLX 4-bit with bf16 scales. */
 enum kind { Q4_0, Q4_1, Q5_0, Q4_K, AFFINE, AFFINE_F32 };
-enum { PREFETCH_BYTES = 1024 };
-#define INLINE static inline __attribute__((always_inline))
 #define ROWS(X) X(0) X(1) X(2) X(3) X(4) X(5)
-/* Pins two sums where they are: without it gcc 12 moves all the products up and spills them. */
-#define PIN(a, b) __asm__ volatile("" : "+x"(a), "+x"(b))
-
-INLINE __m256i four(const int8_t *p) {
-    int v;
-    __builtin_memcpy(&v, p, 4);
-    return _mm256_set1_epi32(v);
-}
-INLINE __m256i w32(const uint8_t *p) { return _mm256_load_si256((const __m256i *)(const void *)p); }
-INLINE __m128i w16(const uint8_t *p) { return _mm_load_si128((const __m128i *)(const void *)p); }
-INLINE __m256 halves(const uint8_t *p) { return _mm256_cvtph_ps(w16(p)); }
-INLINE __m256 brains(const uint8_t *p) {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(w16(p)), 16));
-}
-INLINE __m256 floats(const uint8_t *p) { return _mm256_load_ps((const float *)(const void *)p); }
-INLINE __m256 bytes(const uint8_t *p) {
-    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p)));
-}
 
 /* Bytes of one block, and of what the blocks of a group share, which follows them. */
 INLINE size_t block_bytes(const enum kind kind) { return kind == Q5_0 ? 320 : kind == Q4_K ? 288 : 256; }
@@ -39,18 +19,18 @@ INLINE bool has_min(const enum kind kind) { return kind != Q4_0 && kind != Q5_0;
 
 /* Scale and minimum of a block's outputs 8 h to 8 h + 7. */
 INLINE __m256 scale_of(const uint8_t *w, const uint8_t *shared, const int h, const enum kind kind) {
-    if (kind == AFFINE_F32) return floats(shared + h * 32);
-    if (kind == AFFINE) return brains(shared + h * 16);
-    if (kind == Q4_K) return _mm256_mul_ps(halves(shared + h * 16), bytes(w + 256 + h * 8));
-    return halves(shared + h * 16);
+    if (kind == AFFINE_F32) return f32_of(shared + h * 32);
+    if (kind == AFFINE) return bf16_of(shared + h * 16);
+    if (kind == Q4_K) return _mm256_mul_ps(f16_of(shared + h * 16), u8_of(w + 256 + h * 8));
+    return f16_of(shared + h * 16);
 }
 INLINE __m256 min_of(const uint8_t *w, const uint8_t *shared, const int h, const enum kind kind) {
-    if (kind == AFFINE_F32) return floats(shared + 64 + h * 32);
-    if (kind == AFFINE) return brains(shared + 32 + h * 16);
+    if (kind == AFFINE_F32) return f32_of(shared + 64 + h * 32);
+    if (kind == AFFINE) return bf16_of(shared + 32 + h * 16);
     if (kind == Q4_K)
-        return _mm256_xor_ps(_mm256_mul_ps(halves(shared + 32 + h * 16), bytes(w + 272 + h * 8)),
+        return _mm256_xor_ps(_mm256_mul_ps(f16_of(shared + 32 + h * 16), u8_of(w + 272 + h * 8)),
                              _mm256_set1_ps(-0.0f));
-    return halves(shared + 32 + h * 16);
+    return f16_of(shared + 32 + h * 16);
 }
 
 /* Codes of inputs 4 group to 4 group + 3: v holds the nibbles, high the fifth bits. */
@@ -62,7 +42,7 @@ INLINE __m256i codes(__m256i v, __m256i high, const int group, const enum kind k
     return _mm256_or_si256(v, _mm256_and_si256(high, fifth));
 }
 
-/* acc += d * (a.scale * isum), and min * a.sum; without a minimum `offset` = 8 or 16 * qsum comes off isum. */
+/* acc += d * (a.scale * isum), and min * a.sum; without a minimum `offset`, 8 or 16 * qsum, comes off isum */
 INLINE __m256 finish(__m256 acc, __m256i isum, __m256 d, __m256 min, __m256 scale, __m256 sum, __m256i offset,
                      const enum kind kind) {
     if (!has_min(kind)) isum = _mm256_sub_epi32(isum, offset);
@@ -85,17 +65,17 @@ INLINE void rows_tile(float *tile, const uint8_t *w, const ig_act *x, int row, i
     for (int g = 0; g < n_groups; g++, w += shared_bytes(kind)) {
         const uint8_t *shared = w + (size_t)n_in * size;
         for (int b = 0; b < n_in; b++, w += size, q += 32, scale++, sum++, qsum++) {
-            if (stream)
-                for (size_t i = 0; i < size + 63; i += 64)
-                    _mm_prefetch((const char *)w + PREFETCH_BYTES + i, _MM_HINT_T0);
+            if (stream) ask_ahead(w, size);
             __m256i high0 = ones, high1 = ones; /* read for Q5_0 only */
-            if (kind == Q5_0) high0 = w32(w + 256), high1 = w32(w + 288);
-#define X(r) __m256i s##r##0 = _mm256_setzero_si256(), s##r##1 = s##r##0, h##r##0 = s##r##0, h##r##1 = s##r##0;
+            if (kind == Q5_0) high0 = bytes32(w + 256), high1 = bytes32(w + 288);
+#define X(r)                                                        \
+    __m256i s##r##0 = _mm256_setzero_si256(), s##r##1 = s##r##0;    \
+    __m256i h##r##0 = s##r##0, h##r##1 = s##r##0;
             ROWS(X)
 #undef X
 #define X(r)                                                                        \
     if (n > r) {                                                                    \
-        __m256i a = four(q + (size_t)r * n_cols + at);                              \
+        __m256i a = word_of(q + (size_t)r * n_cols + at);                              \
         s##r##0 = _mm256_add_epi16(s##r##0, _mm256_maddubs_epi16(c0, a));           \
         s##r##1 = _mm256_add_epi16(s##r##1, _mm256_maddubs_epi16(c1, a));           \
         PIN(s##r##0, s##r##1);                                                      \
@@ -108,7 +88,7 @@ INLINE void rows_tile(float *tile, const uint8_t *w, const ig_act *x, int row, i
     } while (0)
 #define STEP(j)                                                                          \
     do {                                                                                 \
-        const __m256i v0 = w32(w + (j) * 64), v1 = w32(w + (j) * 64 + 32);               \
+        const __m256i v0 = bytes32(w + (j) * 64), v1 = bytes32(w + (j) * 64 + 32);               \
         GROUP(j);                                                                        \
         GROUP(j + 4);                                                                    \
     } while (0)
@@ -150,8 +130,8 @@ INLINE void rows_tile(float *tile, const uint8_t *w, const ig_act *x, int row, i
 #undef X
 }
 
-INLINE void linear(float *tile, const uint8_t *panel, const ig_act *x, int row, int m, int n_cols, const int n_in,
-                   const enum kind kind) {
+INLINE void linear(float *tile, const uint8_t *panel, const ig_act *x, int row, int m, int n_cols,
+                   const int n_in, const enum kind kind) {
     const int n = n_cols / 32 / n_in;
     int r = 0;
     /* the first tile pulls the panel in; 8 rows go as 4 + 4 and not 6 + 2 */
@@ -168,29 +148,35 @@ INLINE void linear(float *tile, const uint8_t *panel, const ig_act *x, int row, 
     for (; r < m; r++) rows_tile(tile + r * 16, panel, x, row + r, n, n_in, 1, kind, false);
 }
 /* The group sizes of MLX share one body. */
-static __attribute__((noinline)) void linear_affine(float *tile, const uint8_t *panel, const ig_act *x, int row,
-                                                    int m, int n_cols, int n_in) {
-    linear(tile, panel, x, row, m, n_cols, n_in, AFFINE);
-}
-static __attribute__((noinline)) void linear_affine_f32(float *tile, const uint8_t *panel, const ig_act *x, int row,
-                                                        int m, int n_cols, int n_in) {
-    linear(tile, panel, x, row, m, n_cols, n_in, AFFINE_F32);
-}
+#define AFFINE_BODY(name, kind)                                                                        \
+    static __attribute__((noinline)) void name(float *tile, const uint8_t *panel, const ig_act *x,     \
+                                               int row, int m, int n_cols, int n_in) {                 \
+        linear(tile, panel, x, row, m, n_cols, n_in, kind);                                            \
+    }
+AFFINE_BODY(linear_affine, AFFINE)
+AFFINE_BODY(linear_affine_f32, AFFINE_F32)
 
-#define ALL(X)                                                                                                \
-    X(q4_0, linear, 1, Q4_0) X(q4_1, linear, 1, Q4_1) X(q5_0, linear, 1, Q5_0) X(q4_k, linear, 8, Q4_K)       \
-    X(affine4g32, linear_affine, 1) X(affine4g64, linear_affine, 2) X(affine4g128, linear_affine, 4)          \
-    X(affine4g32_f32, linear_affine_f32, 1) X(affine4g64_f32, linear_affine_f32, 2)                           \
+#define ALL(X)                                                                              \
+    X(q4_0, linear, 1, Q4_0)                                                                \
+    X(q4_1, linear, 1, Q4_1)                                                                \
+    X(q5_0, linear, 1, Q5_0)                                                                \
+    X(q4_k, linear, 8, Q4_K)                                                                \
+    X(affine4g32, linear_affine, 1)                                                         \
+    X(affine4g64, linear_affine, 2)                                                         \
+    X(affine4g128, linear_affine, 4)                                                        \
+    X(affine4g32_f32, linear_affine_f32, 1)                                                 \
+    X(affine4g64_f32, linear_affine_f32, 2)                                                 \
     X(affine4g128_f32, linear_affine_f32, 4)
-#define FUNCTION(fmt, function, ...)                                                                             \
-    extern const ig_fmt ig_fmt_##fmt;                                                                            \
-    static void linear_##fmt(float *tile, const uint8_t *panel, const ig_act *x, int row, int m, int n_cols) {   \
-        function(tile, panel, x, row, m, n_cols, __VA_ARGS__);                                                   \
+#define FUNCTION(fmt, function, ...)                                                              \
+    extern const ig_fmt ig_fmt_##fmt;                                                             \
+    static void linear_##fmt(float *tile, const uint8_t *panel, const ig_act *x, int row, int m,  \
+                             int n_cols) {                                                        \
+        function(tile, panel, x, row, m, n_cols, __VA_ARGS__);                                    \
     }
 ALL(FUNCTION)
 
-#define ROW(fmt, ...)                                                                                          \
-    {IG_KERN_LINEAR, &ig_fmt_##fmt, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED + 5, KERN_NAME("linear_" #fmt "_tile"), \
-     "equals scalar", {.linear = linear_##fmt}},
+#define ROW(fmt, ...)                                                                       \
+    {IG_KERN_LINEAR, &ig_fmt_##fmt, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED + 5,                 \
+     KERN_NAME("linear_" #fmt "_tile"), "equals scalar", {.linear = linear_##fmt}},
 static const ig_kern kerns[] = {ALL(ROW)};
 KERN_EXPORT(linear_q4_tile, kerns);
