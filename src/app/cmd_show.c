@@ -84,12 +84,12 @@ static void try_it(facts *f, const ig_load_options *o) {
     ig_model *m = NULL;
     ig_pool *pool = NULL;
     ig_tokenizer *tokenizer = NULL;
-    ig_status st = ig_model_inspect(&f->info, f->gguf, &f->why);
+    ig_status st = ig_model_inspect(&f->info, (ig_checkpoint){.gguf = f->gguf}, &f->why);
     ig_model_options mo = {.memory_budget_bytes = o->engine.memory_budget_bytes};
     if (!mo.memory_budget_bytes) mo.memory_budget_bytes = f->usable_bytes;
     if (!st) st = ig_pool_make(&pool, o->n_threads > 0 ? o->n_threads : ig_cpu_count(), &f->why);
     mo.pool = pool;
-    if (!st) st = ig_model_open(&m, f->gguf, &mo, &f->why);
+    if (!st) st = ig_model_open(&m, (ig_checkpoint){.gguf = f->gguf}, &mo, &f->why);
     if (!st) {
         f->weights_bytes = ig_model_weights_bytes(m);
         f->decode_bytes = ig_model_decode_bytes(m);

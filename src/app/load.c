@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -42,7 +41,8 @@ static void end_progress(progress *p) {
 /* ---- tokenizer and template ---------------------------------------------------------------------------- */
 
 typedef struct text_job {
-    const ig_gguf *gguf;
+    const ig_gguf *gguf; /* one of the two */
+    const ig_snapshot *snapshot;
     ig_tokenizer *tokenizer;
     ig_template *chat;
     ig_status st; /* of the tokenizer; a missing or broken template only matters to those who chat */
@@ -52,6 +52,11 @@ typedef struct text_job {
 static void *load_text(void *arg) {
     text_job *j = arg;
     ig_slice source;
+    if (j->snapshot) {
+        j->st =
+            ig_fail(&j->err, IG_EFORMAT, "%.200s: tokenizer.json is not read", ig_snapshot_path(j->snapshot));
+        return NULL;
+    }
     j->st = ig_tokenizer_from_gguf(&j->tokenizer, j->gguf, &j->err);
     ig_status st = ig_gguf_get_string(j->gguf, "tokenizer.chat_template", &source, &j->chat_err);
     if (st == IG_OK)
@@ -75,7 +80,7 @@ static ig_status load_model(ig_loaded *l, const ig_load_options *o, ig_err *err)
                                  .memory_budget_bytes = budget,
                                  .progress = show ? show_progress : NULL,
                                  .progress_ud = &p};
-    st = ig_model_open(&l->model, l->gguf, &mo, err);
+    st = ig_model_open(&l->model, (ig_checkpoint){l->gguf, l->snapshot}, &mo, err);
     end_progress(&p);
     return st;
 }
@@ -91,21 +96,20 @@ static ig_status check_vocabulary(const ig_loaded *l, ig_err *err) {
 
 /* ---- all of it ----------------------------------------------------------------------------------------- */
 
-static void set_name(ig_loaded *l) {
-    const char *slash = strrchr(l->path, '/');
-    snprintf(l->name, sizeof l->name, "%s", slash ? slash + 1 : l->path);
-    size_t n = strlen(l->name);
-    if (n > 5 && strcasecmp(l->name + n - 5, ".gguf") == 0) l->name[n - 5] = 0;
+ig_status ig_load_files(ig_gguf **gguf, ig_snapshot **snapshot, const char *path, ig_err *err) {
+    struct stat info;
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) return ig_snapshot_open(snapshot, path, err);
+    return ig_gguf_open(gguf, path, err);
 }
 
 static ig_status load_parts(ig_loaded *l, const ig_load_options *o, ig_err *err) {
     struct stat info;
     pthread_t thread;
-    ig_status st = ig_gguf_open(&l->gguf, l->path, err);
+    ig_status st = ig_load_files(&l->gguf, &l->snapshot, l->path, err);
     if (st) return st;
     if (stat(l->path, &info) == 0) l->modified_s = (int64_t)info.st_mtime;
 
-    text_job job = {.gguf = l->gguf};
+    text_job job = {.gguf = l->gguf, .snapshot = l->snapshot};
     bool aside = !o->text_only && pthread_create(&thread, NULL, load_text, &job) == 0;
     if (!aside) load_text(&job);
     st = o->text_only ? IG_OK : load_model(l, o, err);
@@ -134,7 +138,7 @@ int ig_load(ig_loaded *out, const ig_load_options *o) {
     uint64_t started_ns = ig_clock_ns();
     int code = ig_models_find(&l.path, o->model);
     if (code) return code;
-    set_name(&l);
+    ig_models_name(l.name, sizeof l.name, l.path);
     if (load_parts(&l, o, &err)) {
         ig_unload(&l);
         return ig_app_fail(&err);
@@ -151,6 +155,7 @@ void ig_unload(ig_loaded *l) {
     if (l->chat) ig_template_free(l->chat);
     if (l->tokenizer) ig_tokenizer_free(l->tokenizer);
     ig_gguf_close(l->gguf);
+    ig_snapshot_close(l->snapshot);
     free(l->path);
     *l = (ig_loaded){0};
 }

@@ -10,9 +10,13 @@
 
 /* ---- models.c: which file --------------------------------------------------------------------------- */
 
-/* A path to a .gguf file; or words that all occur in a name in the cache's models folder, in any case; or
- * NULL: the only model there, else the starter. *path is malloc'd. Says why and returns 3 otherwise. */
+/* The path of a .gguf file or of a snapshot's folder, from: such a path; that of a snapshot's config.json or
+ * model.safetensors; org/name, looked for in the Hugging Face caches; words that all occur in a name in the
+ * cache's models folder, in any case; or NULL: the only model there, else the starter. *path is malloc'd.
+ * Says why and returns 3 otherwise. */
 int ig_models_find(char **path, const char *arg);
+/* What /v1/models shows: the file's name without .gguf, the folder's name, or org/name in a hub cache. */
+void ig_models_name(char *out, size_t cap, const char *path);
 /* $INGLE_CACHE, else $XDG_CACHE_HOME/ingle, else ~/.cache/ingle. malloc'd; NULL: no HOME, or no memory. */
 char *ig_models_cache_dir(void);
 /* Could `arg` be a model: is it a path or a name of a GGUF file, or part of a name in the folder? */
@@ -63,9 +67,10 @@ static inline ig_sampling ig_sampling_defaults(void) {
 
 typedef struct ig_loaded {
     char *path;
-    char name[128];            /* the file's name without .gguf: what /v1/models shows */
-    int64_t modified_s;        /* mtime of the file */
-    ig_gguf *gguf;
+    char name[128];            /* as ig_models_name gives it */
+    int64_t modified_s;        /* mtime of the file or folder */
+    ig_gguf *gguf;             /* one of the two */
+    ig_snapshot *snapshot;
     ig_tokenizer *tokenizer;
     ig_template *chat;         /* NULL: see chat_err */
     ig_err chat_err;           /* why there is no chat template */
@@ -77,6 +82,8 @@ typedef struct ig_loaded {
     uint64_t load_ns;          /* all of it */
 } ig_loaded;
 
+/* A GGUF file, or a folder as a snapshot: one of the two outputs is set. */
+ig_status ig_load_files(ig_gguf **gguf, ig_snapshot **snapshot, const char *path, ig_err *err);
 int ig_load(ig_loaded *out, const ig_load_options *o);
 void ig_unload(ig_loaded *l); /* stops the engine first; a zeroed one is fine */
 

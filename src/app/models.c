@@ -1,14 +1,17 @@
-/* models: from what a person calls a model to the path of its file.
+/* models: from what a person calls a model to the path of its file or folder.
  * Threads: main's. Memory: malloc; the list of a folder is bounded by MODELS_MAX.
- * Why substrings: a name like SmolLM2-135M-Instruct.Q4_1.gguf is not for typing; "smol" is. */
+ * Why substrings: a name like SmolLM2-135M-Instruct.Q4_1.gguf is not for typing; "smol" is. A name with a
+ * slash is org/name in a hub cache and is taken whole. */
 #include "app/load.h"
 
 #include <ctype.h>
 #include <dirent.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const char starter[] = "SmolLM2-135M-Instruct.Q4_1.gguf";
@@ -35,14 +38,27 @@ static bool is_gguf(const char *name) {
     return n > 5 && strcasecmp(name + n - 5, ".gguf") == 0;
 }
 
-/* The .gguf files of a folder, sorted. A folder that is not there is an empty one. */
+static bool is_folder(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+/* Is folder/name a snapshot: a folder with a config.json? */
+static bool is_snapshot(const char *folder, const char *name) {
+    char *path = NULL;
+    bool yes = asprintf(&path, "%s/%s/config.json", folder, name) >= 0 && access(path, F_OK) == 0;
+    free(path);
+    return yes;
+}
+
+/* The .gguf files and the snapshots of a folder, sorted. A folder that is not there is an empty one. */
 static list list_folder(const char *folder) {
     list l = {NULL, 0};
     DIR *d = opendir(folder);
     if (!d) return l;
     l.v = calloc(MODELS_MAX, sizeof *l.v);
     for (struct dirent *e; l.v && l.n < MODELS_MAX && (e = readdir(d));) {
-        if (e->d_name[0] == '.' || !is_gguf(e->d_name)) continue;
+        if (e->d_name[0] == '.' || !(is_gguf(e->d_name) || is_snapshot(folder, e->d_name))) continue;
         if (!(l.v[l.n] = strdup(e->d_name))) break;
         l.n++;
     }
@@ -108,6 +124,105 @@ static char *models_dir(void) {
     return dir;
 }
 
+/* ---- hub caches: models--ORG--NAME/refs/main holds HASH, models--ORG--NAME/snapshots/HASH the model ---- */
+
+/* The only entry of a folder, malloc'd; NULL: none, or several. */
+static char *only_entry(const char *folder) {
+    char *name = NULL;
+    int n = 0;
+    DIR *d = opendir(folder);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        if (e->d_name[0] == '.') continue;
+        if (n++ == 0) name = strdup(e->d_name);
+    }
+    if (d) closedir(d);
+    if (n == 1) return name;
+    free(name);
+    return NULL;
+}
+
+/* What refs/main says, malloc'd; NULL when it says nothing that can be a folder's name. */
+static char *main_revision(const char *repo) {
+    char *path = NULL, *text = NULL;
+    size_t n = 0;
+    bool good =
+        asprintf(&path, "%s/refs/main", repo) >= 0 && ig_file_slurp(&text, &n, path, 128, NULL) == IG_OK;
+    free(path);
+    while (good && n && isspace((unsigned char)text[n - 1])) text[--n] = 0;
+    for (size_t i = 0; good && i < n; i++) good = isalnum((unsigned char)text[i]);
+    if (good && n) return text;
+    free(text);
+    return NULL;
+}
+
+static char *snapshot_in(const char *hub, const char *org_name) {
+    char *repo = NULL, *folder = NULL, *found = NULL;
+    const char *slash = strchr(org_name, '/');
+    if (asprintf(&repo, "%s/models--%.*s--%s", hub, (int)(slash - org_name), org_name, slash + 1) < 0)
+        return NULL;
+    char *revision = main_revision(repo);
+    if (!revision && asprintf(&folder, "%s/snapshots", repo) >= 0) revision = only_entry(folder);
+    if (revision && (asprintf(&found, "%s/snapshots/%s", repo, revision) < 0 || !is_folder(found))) {
+        free(found);
+        found = NULL;
+    }
+    free(revision);
+    free(folder);
+    free(repo);
+    return found;
+}
+
+/* org/name: two plain words, neither of which starts with a dot. */
+static bool is_org_name(const char *arg) {
+    const char *slash = strchr(arg, '/');
+    return slash && slash != arg && slash[1] && !strchr(slash + 1, '/') && arg[0] != '.' && slash[1] != '.';
+}
+
+/* malloc'd; NULL: no hub cache has it. */
+static char *find_in_hubs(const char *org_name) {
+    static const struct {
+        const char *variable, *below;
+    } hubs[] = {{"HF_HUB_CACHE", ""}, {"HF_HOME", "/hub"}, {"HOME", "/.cache/huggingface/hub"}};
+    char *found = NULL;
+    for (size_t i = 0; i < sizeof hubs / sizeof *hubs && !found; i++) {
+        const char *top = getenv(hubs[i].variable);
+        char *hub = NULL;
+        if (!top || !*top || asprintf(&hub, "%s%s", top, hubs[i].below) < 0) continue;
+        found = snapshot_in(hub, org_name);
+        free(hub);
+    }
+    return found;
+}
+
+/* ---- what a person says -------------------------------------------------------------------------------- */
+
+/* A file of a snapshot stands for its folder. */
+static char *path_of(const char *arg) {
+    static const char *const parts[] = {"config.json", "model.safetensors", "model.safetensors.index.json"};
+    const char *slash = strrchr(arg, '/'), *name = slash ? slash + 1 : arg;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (strcmp(name, parts[i]) == 0)
+            return slash == arg ? strdup("/") : slash ? strndup(arg, (size_t)(slash - arg)) : strdup(".");
+    return strdup(arg);
+}
+
+void ig_models_name(char *out, size_t cap, const char *path) {
+    static const char before[] = "/models--", after[] = "/snapshots/";
+    char whole[PATH_MAX];
+    const bool folder = is_folder(path);
+    const char *p = folder && realpath(path, whole) ? whole : path;
+    const char *repo = folder ? strstr(p, before) : NULL, *end = repo ? strstr(repo, after) : NULL;
+    const char *org = repo ? repo + sizeof before - 1 : NULL, *dashes = org ? strstr(org, "--") : NULL;
+    if (end && dashes && dashes < end && !strchr(end + sizeof after - 1, '/')) {
+        snprintf(out, cap, "%.*s/%.*s", (int)(dashes - org), org, (int)(end - dashes - 2), dashes + 2);
+        return;
+    }
+    const char *slash = strrchr(p, '/');
+    snprintf(out, cap, "%s", slash && slash[1] ? slash + 1 : p);
+    size_t n = strlen(out);
+    if (n > 5 && is_gguf(out)) out[n - 5] = 0;
+}
+
 static int say_none(const char *dir, const char *arg, const list *there) {
     if (arg)
         ig_app_say(IG_EXIT_NOT_FOUND, "no model \"%.200s\": it is not a file, and no name in %s holds it",
@@ -117,8 +232,8 @@ static int say_none(const char *dir, const char *arg, const list *there) {
     for (int i = 0; i < there->n; i++) fprintf(stderr, "  there is %s\n", there->v[i]);
     fprintf(
         stderr,
-        "  `./run` in the source folder fetches the starter model; any other GGUF file can be given by its\n"
-        "  path, or be put into %s\n",
+        "  `./run` in the source folder fetches the starter model; any other GGUF file or snapshot folder\n"
+        "  can be given by its path, or be put into %s\n",
         dir);
     return IG_EXIT_NOT_FOUND;
 }
@@ -134,10 +249,13 @@ static int say_several(const char *arg, const list *l) {
 int ig_models_find(char **path, const char *arg) {
     int code = IG_EXIT_OK;
     if (arg && *arg && access(arg, F_OK) == 0) {
-        *path = strdup(arg);
+        *path = path_of(arg);
         return *path ? IG_EXIT_OK : ig_app_say(IG_EXIT_FAILED, "no memory");
     }
-    if (arg && strchr(arg, '/')) return ig_app_say(IG_EXIT_NOT_FOUND, "no file %.300s", arg);
+    if (arg && is_org_name(arg) && (*path = find_in_hubs(arg))) return IG_EXIT_OK;
+    if (arg && strchr(arg, '/'))
+        return ig_app_say(IG_EXIT_NOT_FOUND, "no file %.300s%s", arg,
+                          is_org_name(arg) ? ", and no model of this name in the Hugging Face cache" : "");
     char *dir = models_dir();
     if (!dir) return ig_app_say(IG_EXIT_NOT_FOUND, "no model given, and neither INGLE_CACHE nor HOME is set");
     list l = list_folder(dir);
@@ -161,7 +279,7 @@ int ig_models_find(char **path, const char *arg) {
 }
 
 bool ig_models_knows(const char *arg) {
-    if (strchr(arg, '/') || is_gguf(arg)) return true;
+    if (strchr(arg, '/') || is_gguf(arg) || is_snapshot(".", arg)) return true;
     char *dir = models_dir();
     list l = dir ? list_folder(dir) : (list){NULL, 0};
     keep(&l, arg);

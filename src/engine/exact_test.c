@@ -33,7 +33,7 @@ static bool open_model(int n_threads, uint32_t cpu) {
     ig_gguf *g = NULL;
     ig_status st = ig_gguf_open(&g, model_path(), &err);
     if (!st) st = ig_pool_make(&pool, n_threads, &err);
-    if (!st) st = ig_model_open(&model, g, &(ig_model_options){.pool = pool, .cpu = cpu}, &err);
+    if (!st) st = ig_model_open(&model, (ig_checkpoint){.gguf = g}, &(ig_model_options){.pool = pool, .cpu = cpu}, &err);
     ig_gguf_close(g);
     return CHECK_MSG(st == IG_OK, "%s", err.msg);
 }

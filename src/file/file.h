@@ -166,6 +166,7 @@ int ig_snapshot_n_files(const ig_snapshot *s);
 int ig_snapshot_n_tensors(const ig_snapshot *s);
 const ig_safetensor *ig_snapshot_tensor_at(const ig_snapshot *s, int i); /* sorted by name */
 const ig_safetensor *ig_snapshot_find(const ig_snapshot *s, const char *name); /* NULL: absent */
+int ig_snapshot_place(const ig_snapshot *s, const ig_safetensor *t); /* i with tensor_at(i) == t */
 yyjson_val *ig_snapshot_config(const ig_snapshot *s); /* config.json, an object; lives as long as s */
 /* A document of the folder by name, read anew each time. IG_ENOTFOUND: not there. JSON: free with
  * yyjson_doc_free. Text: malloc'd, NUL-terminated one past *n, not checked. At most 16 MiB, tokenizer.json

@@ -300,6 +300,12 @@ const ig_safetensor *ig_snapshot_find(const ig_snapshot *s, const char *name) {
     return t ? *t : NULL;
 }
 
+int ig_snapshot_place(const ig_snapshot *s, const ig_safetensor *t) {
+    const ig_safetensor *const *at = find(s, t->name);
+    ig_assert(at && *at == t);
+    return (int)(at - s->tensors);
+}
+
 yyjson_val *ig_snapshot_config(const ig_snapshot *s) {
     return yyjson_doc_get_root(s->config);
 }

@@ -66,7 +66,7 @@ static void opens(int n_files, int n_tensors) {
     for (int i = 0; i < n_tensors; i++) {
         const ig_safetensor *t = ig_snapshot_tensor_at(s, i);
         char name[2] = {t->name.p[0], 0}, byte = 0;
-        CHECK(ig_snapshot_find(s, name) == t && ig_safetensor_read(t, 0, &byte, 1, &err) == IG_OK);
+        CHECK(ig_snapshot_find(s, name) == t && ig_snapshot_place(s, t) == i && ig_safetensor_read(t, 0, &byte, 1, &err) == IG_OK);
         CHECK(byte == name[0] && (i == 0 || ig_snapshot_tensor_at(s, i - 1)->name.p[0] < byte));
     }
     CHECK(!ig_snapshot_find(s, "?") && !ig_snapshot_find(s, "ab"));

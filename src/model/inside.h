@@ -25,21 +25,35 @@ typedef enum ig_dim {
 /* One row of a family's weight table. */
 typedef struct ig_weight_spec {
     const char *name; /* "blk.%d.attn_q.weight": %d is the layer; without it: once in the model */
+    const char *hf;   /* the same in a snapshot: "model.layers.%d.self_attn.q_proj.weight" */
     bool vector;      /* slot of ig_layer.v, else of ig_layer.w */
     int slot;
     ig_dim rows, cols; /* rows is NONE for a vector */
     ig_row_order order;
-    bool interleaved; /* rows of the file hold rope pairs side by side: 2i and 2i + 1 of a head */
-    bool optional;
+    bool interleaved; /* rows of a GGUF file hold rope pairs side by side: 2i and 2i + 1 of a head */
+    bool less_one;    /* a snapshot holds the vector minus 1 */
+    bool head;        /* not there when the head is tied to the embedding */
 } ig_weight_spec;
 
 /* Slots of the weights that are there once. */
 enum { IG_TOP_EMBED, IG_TOP_HEAD, IG_TOP_NORM = 0 };
 
+/* A value of model_type. The settings of a wrapper are in text_config, its tensors have a prefix. */
+typedef struct ig_hf_type {
+    const char *name;
+    bool wrapper;
+} ig_hf_type;
+
+typedef struct ig_hf ig_hf;
+
 struct ig_family {
     const char *name;
     const char *const *gguf; /* values of general.architecture, NULL-ended */
     ig_status (*config)(ig_model_config *out, const ig_gguf *g, ig_err *err);
+    const ig_hf_type *hf; /* ended by a NULL name */
+    ig_status (*hf_config)(ig_model_config *out, const ig_hf *h, ig_err *err);
+    const char *const *hf_drop; /* tensors of snapshots that are not read, one * in each; NULL-ended */
+    bool hf_head_by_tensor;     /* lm_head.weight says whether the head is tied; else tie_word_embeddings */
     const ig_weight_spec *layer_rows; /* ended by a NULL name */
     const ig_weight_spec *top_rows;
     /* The paper in op calls: h [T][width], which is carry->h, through one layer; gives the new h. What later
@@ -65,14 +79,47 @@ struct ig_model {
     uint64_t n_params, decode_bytes;
 };
 
-const ig_family *ig_family_of_gguf(ig_slice architecture); /* NULL: none */
+/* ---- source.c: the tensors of a checkpoint ------------------------------------------------------------ */
 
-/* Finds every tensor of the table, checks shapes and formats, refuses what is left over, lays out memory,
- * and repacks over the pool. */
-ig_status ig_model_bind(ig_model *m, const ig_gguf *g, const ig_model_options *o, ig_err *err);
+typedef struct ig_source_tensor {
+    ig_slice name;
+    const ig_fmt *fmt; /* rows are read in its file layout */
+    int n_rows, n_cols; /* a vector is one row */
+    uint64_t n_bytes;   /* of all rows as read */
+    const ig_gguf_tensor *gguf;
+    const ig_safetensor *part[3]; /* the values; or codes, scales and biases */
+} ig_source_tensor;
 
-/* The forward under any ig_run: serve, train or plan. */
-void ig_model_run(const ig_model *m, ig_run *r, const ig_rows *rows, float *logits);
+typedef struct ig_source {
+    ig_checkpoint from;
+    const char *path;         /* for messages */
+    int n_tensors;
+    bool *used;               /* by number of the tensor */
+    const char *body, *outer; /* what stands for "model." in names, and before other names */
+    yyjson_val *quantization; /* the map of config.json; NULL: none */
+    int n_strange;            /* matrices whose shapes and map disagree */
+} ig_source;
+
+/* Settles how names look; refuses quantization methods that are not ours. */
+ig_status ig_source_open(ig_source *s, ig_checkpoint c, const ig_hf *h, ig_err *err);
+void ig_source_close(ig_source *s);
+/* The name of a row of the table. layer is ignored when the row has no %d. */
+enum { IG_TENSOR_NAME_BYTES = 160 };
+void ig_source_name(char out[static IG_TENSOR_NAME_BYTES], const ig_source *s, const ig_weight_spec *spec,
+                    int layer);
+bool ig_source_has(const ig_source *s, const char *name);
+uint64_t ig_source_n_rows(const ig_source *s, const char *name); /* of a matrix; 0: there is none */
+/* A matrix [rows][cols], or a vector [cols], and marks it as used. Missing, of another shape or in a format
+ * that we have no kernels for: IG_EFORMAT. */
+ig_status ig_source_find(ig_source_tensor *out, ig_source *s, const char *name, bool vector, int rows,
+                         int cols, ig_err *err);
+/* Rows row .. row + n - 1 in the layout of t->fmt. scratch: as many bytes as out. */
+ig_status ig_source_read(const ig_source *s, const ig_source_tensor *t, int row, int n, void *out,
+                         void *scratch, ig_err *err);
+/* What nobody used and the family does not drop: an error that names it. */
+ig_status ig_source_check_used(const ig_source *s, const ig_family *f, bool tied_head, ig_err *err);
+
+/* ---- open.c, config_hf.c: the settings --------------------------------------------------------- */
 
 /* What a family's config found, against what we can run: sizes that divide, heads, rope and window. `what`
  * names the source in messages. */
@@ -81,5 +128,46 @@ ig_status ig_config_check(const ig_model_config *c, const char *what, ig_err *er
 /* Metadata "<arch>.<key>" as a number in [low, high]; absent: `or_else` when it is not negative. */
 ig_status ig_config_int(int *out, const ig_gguf *g, const char *arch, const char *key, int low, int high,
                         int or_else, ig_err *err);
+
+/* config.json: text is where the text model's settings are, root itself unless it is a wrapper. */
+struct ig_hf {
+    const char *path; /* of the folder */
+    yyjson_val *root, *text;
+    bool wrapper;
+};
+
+/* A key of `text`, or of `root` for the few that wrappers keep there; NULL: absent or null. */
+yyjson_val *ig_hf_get(const ig_hf *h, const char *key);
+/* A whole number in [low, high]; absent: `or_else` when it is not negative. */
+ig_status ig_hf_int(int *out, const ig_hf *h, const char *key, int low, int high, int or_else, ig_err *err);
+ig_status ig_hf_real(double *out, const ig_hf *h, const char *key, ig_err *err); /* absent: *out stays */
+
+/* A setting that changes the numbers: absent, null, false and `number` are fine, and `text` when it is not
+ * NULL; anything else is refused. */
+typedef struct ig_hf_only {
+    const char *key, *text;
+    double number;
+} ig_hf_only;
+ig_status ig_hf_refuse(const ig_hf *h, const ig_hf_only *rows, ig_err *err); /* ended by a NULL key */
+
+/* The rope of a kind of layers ("full_attention") in any spelling: rope_parameters, flat or by kind of layer,
+ * or theta_key and, when `scaled`, rope_scaling. What is absent stays as it is. */
+typedef struct ig_hf_rope {
+    const char *layers, *theta_key;
+    bool scaled;
+} ig_hf_rope;
+ig_status ig_hf_read_rope(double *base, double *factor, const ig_hf *h, const ig_hf_rope *kind,
+                          ig_err *err);
+/* windowed[i] from layer_types, else from `pattern`: every pattern-th layer sees all; 0: every one. */
+ig_status ig_hf_read_layers(ig_model_config *c, const ig_hf *h, int pattern, ig_err *err);
+
+/* ---- bind.c, forward.c -------------------------------------------------------------------------------- */
+
+/* Finds every tensor of the table, checks shapes and formats, refuses what is left over, lays out memory,
+ * and repacks over the pool. */
+ig_status ig_model_bind(ig_model *m, ig_source *s, const ig_model_options *o, ig_err *err);
+
+/* The forward under any ig_run: serve, train or plan. */
+void ig_model_run(const ig_model *m, ig_run *r, const ig_rows *rows, float *logits);
 
 #endif

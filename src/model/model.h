@@ -1,15 +1,17 @@
 /* model: weights bound to a family's table, and the one forward.
  *
  * Owns:    repacked weights, the family's numbers (ig_model_config), the kernels chosen.
- * Takes:   an open ig_gguf and a compute pool. The file may be closed after ig_model_open.
+ * Takes:   a checkpoint (an open ig_gguf or ig_snapshot) and a compute pool. The checkpoint may be closed
+ *          after ig_model_open.
  * Gives:   logits of the rows asked for; K and V written into the blocks of the rows' sequences.
  * Threads: ig_model_forward by one thread at a time, which lends the pool.
  * Memory:  weights: one mapping of exactly the planned size. A forward takes everything else from the
  *          caller's arena; ig_model_plan says how much.
  * Fails:   IG_EFORMAT by name: architecture, block type, a missing, misshapen or surplus tensor, a
- *          metadata value out of range. IG_ELIMIT: does not fit in memory_budget_bytes.
- * Training: a forward in steps, ig_model_embed, ig_model_layers over ranges, ig_model_loss, with an ig_run whose
- *          `train` is set; carry.c keeps what passes from a range of layers to the next.
+ *          setting out of range or one that changes the numbers and is not built. IG_ELIMIT: does not fit
+ *          in memory_budget_bytes.
+ * Training: a forward in steps, ig_model_embed, ig_model_layers over ranges, ig_model_loss, with an ig_run
+ *          whose `train` is set; carry.c keeps what passes from a range of layers to the next.
  * Not here: who runs when (engine/), tokens' text (text/), where to cut and what to train (train/). */
 #ifndef IG_MODEL_H
 #define IG_MODEL_H
@@ -36,6 +38,12 @@ typedef struct ig_model_config {
 
 typedef struct ig_model ig_model;
 
+/* Where a model comes from: one of the two, the other NULL. */
+typedef struct ig_checkpoint {
+    const ig_gguf *gguf;
+    const ig_snapshot *snapshot;
+} ig_checkpoint;
+
 typedef struct ig_model_options {
     ig_pool *pool;                /* for repacking and for the forward; NULL: one thread */
     ig_tier tier_max;             /* 0: l3 */
@@ -45,7 +53,7 @@ typedef struct ig_model_options {
     void *progress_ud;
 } ig_model_options;
 
-ig_status ig_model_open(ig_model **out, const ig_gguf *g, const ig_model_options *o, ig_err *err);
+ig_status ig_model_open(ig_model **out, ig_checkpoint c, const ig_model_options *o, ig_err *err);
 void ig_model_close(ig_model *m);
 const ig_model_config *ig_model_config_of(const ig_model *m);
 const char *ig_model_family(const ig_model *m); /* "llama" */
@@ -109,14 +117,15 @@ ig_loss *ig_model_loss(const ig_model *m, ig_run *r, const ig_rows *rows, const 
 /* The list of (op, kernel, tier) that a forward runs, in order, one call for each. */
 void ig_model_trace(const ig_model *m, void (*trace)(void *ud, const char *op, const ig_kern *k), void *ud);
 
-/* What the file holds, without loading it: for `show`. */
+/* What the checkpoint holds, without loading it: for `show`. */
 typedef struct ig_model_info {
-    ig_slice architecture, name;
+    ig_slice architecture; /* or model_type, as the checkpoint says */
+    ig_slice name;
     const ig_family *family; /* NULL: not one of ours */
     ig_model_config config;  /* when family is set */
-    uint64_t n_params, file_bytes;
+    uint64_t n_params, file_bytes; /* of quantized snapshots an estimate */
 } ig_model_info;
-ig_status ig_model_inspect(ig_model_info *out, const ig_gguf *g, ig_err *err);
+ig_status ig_model_inspect(ig_model_info *out, ig_checkpoint c, ig_err *err);
 const char *ig_model_families(void); /* "llama": names for messages, comma separated */
 
 #endif

@@ -2,347 +2,26 @@
  * across batches, chunks, threads and instruction sets, agreement with a plain float64 forward, and every
  * refusal by name. */
 #include "base/test.h"
-#include "model/inside.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-/* ---- a GGUF writer for tests -------------------------------------------------------------------------- */
-
-enum { TENSORS_MAX = 64 };
-typedef struct shape {
-    int layers, width, ffn, heads, kv_heads, dim, vocab;
-    bool untied;
-    const char *fmt;
-} shape;
-typedef struct file {
-    char path[64];
-    FILE *f;
-    uint32_t seed;
-} file;
-typedef struct tensor {
-    char name[64];
-    uint32_t type;
-    int cols, rows;
-} tensor;
-
-static const shape small = {2, 96, 160, 6, 2, 32, 80, false, "q4_1"};
-
-static float gauss(uint32_t *s) {
-    float x = 0;
-    for (int i = 0; i < 6; i++) *s = *s * 1664525u + 1013904223u, x += (float)(*s >> 8) / 16777216.0f - 0.5f;
-    return x * 1.4f;
-}
-static void put(FILE *f, const void *p, size_t n) {
-    fwrite(p, 1, n, f);
-}
-static void put_u32(FILE *f, uint32_t v) {
-    put(f, &v, 4);
-}
-static void put_u64(FILE *f, uint64_t v) {
-    put(f, &v, 8);
-}
-static void put_str(FILE *f, const char *s) {
-    put_u64(f, strlen(s)), put(f, s, strlen(s));
-}
-static void kv_u32(FILE *f, const char *k, uint32_t v) {
-    put_str(f, k), put_u32(f, 4), put_u32(f, v);
-}
-static void kv_f32(FILE *f, const char *k, float v) {
-    put_str(f, k), put_u32(f, 6), put(f, &v, 4);
-}
-static void kv_str(FILE *f, const char *k, const char *v) {
-    put_str(f, k), put_u32(f, 8), put_str(f, v);
-}
-
-static const ig_fmt *fmt_named(const char *name) {
-    const ig_fmt *f;
-    for (int i = 0; (f = ig_fmt_at(i)) != NULL; i++)
-        if (strcmp(f->name, name) == 0) return f;
-    return NULL;
-}
-/* One row of random weights in a format's file layout, about `scale` in size. */
-static void put_row(file *w, const ig_fmt *f, int n_cols, float scale) {
-    static const struct {
-        const char *fmt;
-        float d, min; /* of `scale`; the minimum stands behind d */
-        int d_at;
-    } blocks[] = {{"q4_0", 1 / 8.0f, 0, 0},  {"q4_1", 1 / 8.0f, -1, 0},          {"q5_0", 1 / 10.0f, 0, 0},
-                  {"q8_0", 1 / 70.0f, 0, 0}, {"q4_k", 1 / 150.0f, 1 / 20.0f, 0}, {"q6_k", 1 / 1300.0f, 0, 208}};
-    for (int g = 0; g < n_cols / f->group; g++) {
-        uint8_t b[256];
-        for (int i = 0; i < f->group_bytes; i++)
-            w->seed = w->seed * 1664525u + 1013904223u, b[i] = (uint8_t)(w->seed >> 24);
-        float x = gauss(&w->seed) * scale;
-        uint16_t h = ig_f32_to_f16(x);
-        if (strcmp(f->name, "f32") == 0) memcpy(b, &x, 4);
-        if (strcmp(f->name, "bf16") == 0) memcpy(b, (char *)&x + 2, 2);
-        if (strcmp(f->name, "f16") == 0) memcpy(b, &h, 2);
-        for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
-            if (strcmp(f->name, blocks[i].fmt) == 0) {
-                uint16_t d = ig_f32_to_f16(scale * blocks[i].d), min = ig_f32_to_f16(scale * blocks[i].min);
-                memcpy(b + blocks[i].d_at, &d, 2);
-                if (min) memcpy(b + 2, &min, 2);
-            }
-        put(w->f, b, (size_t)f->group_bytes);
-    }
-}
-
-/* What a test wants wrong: a hook over the tensor list and over one metadata value. */
-typedef struct twist {
-    const char *drop, *add, *key, *arch;
-    uint32_t value;
-    bool wide;
-    uint32_t type_of_first;
-} twist;
-
-static file write_model(shape s, twist t) {
-    file w = {.seed = 7};
-    snprintf(w.path, sizeof w.path, "%s/ingle-model-XXXXXX",
-             getenv("TMPDIR") && strlen(getenv("TMPDIR")) < 30 ? getenv("TMPDIR") : "/tmp");
-    int fd = mkstemp(w.path);
-    w.f = fdopen(fd, "wb");
-    static tensor list[TENSORS_MAX];
-    int n = 0;
-    const ig_fmt *f = fmt_named(s.fmt);
-    uint32_t q = (uint32_t)f->gguf_type;
-#define ADD(type_, cols_, rows_, ...)                                                                        \
-    do {                                                                                                     \
-        tensor x = {.type = (type_), .cols = (cols_), .rows = (rows_)};                                      \
-        snprintf(x.name, sizeof x.name, __VA_ARGS__);                                                        \
-        if (!t.drop || strcmp(t.drop, x.name)) list[n++] = x;                                                \
-    } while (0)
-    ADD(q, s.width, s.vocab, "token_embd.weight");
-    ADD(0, s.width, 1, "output_norm.weight");
-    if (s.untied) ADD(q, s.width, s.vocab, "output.weight");
-    for (int i = 0; i < s.layers; i++) {
-        ADD(0, s.width, 1, "blk.%d.attn_norm.weight", i);
-        ADD(q, s.width, s.heads * s.dim, "blk.%d.attn_q.weight", i);
-        ADD(q, s.width, s.kv_heads * s.dim + (t.wide ? 32 : 0), "blk.%d.attn_k.weight", i);
-        ADD(q, s.width, s.kv_heads * s.dim, "blk.%d.attn_v.weight", i);
-        ADD(q, s.heads * s.dim, s.width, "blk.%d.attn_output.weight", i);
-        ADD(0, s.width, 1, "blk.%d.ffn_norm.weight", i);
-        ADD(q, s.width, s.ffn, "blk.%d.ffn_gate.weight", i);
-        ADD(q, s.width, s.ffn, "blk.%d.ffn_up.weight", i);
-        ADD(q, s.ffn, s.width, "blk.%d.ffn_down.weight", i);
-    }
-    if (t.add) ADD(0, s.width, 1, "%s", t.add);
-    put(w.f, "GGUF", 4), put_u32(w.f, 3), put_u64(w.f, (uint64_t)n), put_u64(w.f, 10);
-    kv_str(w.f, "general.architecture", t.arch ? t.arch : "llama");
-    struct {
-        const char *k;
-        uint32_t v;
-    } keys[] = {{"llama.block_count", (uint32_t)s.layers},
-                {"llama.context_length", 512},
-                {"llama.embedding_length", (uint32_t)s.width},
-                {"llama.feed_forward_length", (uint32_t)s.ffn},
-                {"llama.attention.head_count", (uint32_t)s.heads},
-                {"llama.attention.head_count_kv", (uint32_t)s.kv_heads},
-                {"llama.attention.key_length", (uint32_t)s.dim},
-                {"llama.attention.value_length", (uint32_t)s.dim}};
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        kv_u32(w.f, keys[i].k, t.key && strcmp(t.key, keys[i].k) == 0 ? t.value : keys[i].v);
-    kv_f32(w.f, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
-    uint64_t at = 0;
-    for (int i = 0; i < n; i++) {
-        put_str(w.f, list[i].name), put_u32(w.f, list[i].rows > 1 ? 2 : 1),
-            put_u64(w.f, (uint64_t)list[i].cols);
-        if (list[i].rows > 1) put_u64(w.f, (uint64_t)list[i].rows);
-        put_u32(w.f, i == 0 && t.type_of_first ? t.type_of_first : list[i].type), put_u64(w.f, at);
-        const ig_fmt *lf = ig_fmt_of_gguf(list[i].type);
-        at += (ig_fmt_row_bytes(lf, list[i].cols) * (size_t)list[i].rows + 31) / 32 * 32;
-    }
-    while (ftell(w.f) % 32) put(w.f, "", 1);
-    for (int i = 0; i < n; i++) {
-        const ig_fmt *lf = ig_fmt_of_gguf(list[i].type);
-        for (int r = 0; r < list[i].rows; r++)
-            if (list[i].type == 0 && list[i].rows == 1)
-                for (int c = 0; c < list[i].cols; c++) {
-                    float x = 1.0f + gauss(&w.seed) * 0.1f;
-                    put(w.f, &x, 4);
-                }
-            else
-                put_row(&w, lf, list[i].cols, s.width > 160 ? 0.08f : 0.15f); /* scores that exp can hold */
-        while (ftell(w.f) % 32) put(w.f, "", 1);
-    }
-    for (int i = 0; i < 64; i++) put(w.f, "", 1);
-    fclose(w.f);
-    return w;
-}
-
-/* ---- running one -------------------------------------------------------------------------------------- */
-
-enum { CTX = 256, SEQS = 9 };
-typedef struct rig {
-    ig_gguf *g;
-    ig_pool *pool;
-    ig_model *m;
-    ig_kv_pool *kv;
-    ig_kv_seq *seq[SEQS];
-    ig_arena arena;
-    int n_vocab;
-} rig;
-
-static bool rig_open(rig *r, const char *path, int threads, uint32_t cpu) {
-    ig_err err = {0};
-    *r = (rig){0};
-    bool ok = ig_gguf_open(&r->g, path, &err) == IG_OK && ig_pool_make(&r->pool, threads, &err) == IG_OK &&
-              ig_model_open(&r->m, r->g, &(ig_model_options){.pool = r->pool, .cpu = cpu}, &err) == IG_OK &&
-              ig_kv_pool_make(&r->kv, ig_model_kv_shape(r->m), SEQS * CTX / 64, SEQS, CTX, &err) == IG_OK;
-    if (!CHECK_MSG(ok, "open: %s", err.msg)) return false;
-    r->n_vocab = ig_model_config_of(r->m)->n_vocab;
-    r->arena.cap_bytes = ig_model_plan(r->m, 2 * CTX, 2 * CTX, CTX);
-    r->arena.base = aligned_alloc(64, (r->arena.cap_bytes + 63) / 64 * 64);
-    for (int i = 0; i < SEQS; i++) r->seq[i] = ig_kv_seq_open(r->kv);
-    return true;
-}
-static void rig_close(rig *r) {
-    ig_kv_pool_free(r->kv), ig_model_close(r->m), ig_pool_free(r->pool), ig_gguf_close(r->g),
-        free(r->arena.base);
-}
-/* Rows [from, to) of seqs[0..n_seqs) all at once; all logits. */
-static void step(rig *r, const uint32_t *tokens, const int *seqs, int n_seqs, int from, int to,
-                 float *logits) {
-    static uint32_t tok[SEQS * CTX];
-    static int pos[SEQS * CTX], seq[SEQS * CTX], want[SEQS * CTX];
-    int n = 0;
-    for (int s = 0; s < n_seqs; s++) {
-        CHECK(ig_kv_seq_reserve(r->kv, r->seq[seqs[s]], to));
-        for (int p = from; p < to; p++, n++) tok[n] = tokens[p], pos[n] = p, seq[n] = seqs[s], want[n] = n;
-    }
-    ig_rows rows = {.n_rows = n,
-                    .token = tok,
-                    .pos = pos,
-                    .seq = seq,
-                    .kv_seq = r->seq,
-                    .kv = r->kv,
-                    .n_ctx = CTX,
-                    .want = want,
-                    .n_want = n};
-    ig_err err;
-    CHECK_MSG(ig_model_forward(r->m, &r->arena, &rows, logits, &err) == IG_OK, "forward: %s", err.msg);
-    CHECK(r->arena.used_bytes == 0);
-    for (int s = 0; s < n_seqs; s++) r->seq[seqs[s]]->n_tokens = to;
-}
-static void restart(rig *r, int s) {
-    ig_kv_seq_close(r->kv, r->seq[s]), r->seq[s] = ig_kv_seq_open(r->kv);
-}
-
-static void random_tokens(uint32_t *t, int n, int vocab, uint32_t seed) {
-    for (int i = 0; i < n; i++) seed = seed * 1664525u + 1013904223u, t[i] = (seed >> 8) % (uint32_t)vocab;
-}
-
-/* ---- the plain float64 forward ------------------------------------------------------------------------ */
-
-static double *read_matrix(const ig_gguf *g, const char *name) {
-    const ig_gguf_tensor *t = ig_gguf_find(g, name);
-    const ig_fmt *f = ig_fmt_of_gguf(t->type);
-    size_t rb = ig_fmt_row_bytes(f, (int)t->dim[0]);
-    double *w = malloc(t->dim[0] * t->dim[1] * sizeof *w);
-    uint8_t *row = malloc(rb);
-    float *x = malloc(t->dim[0] * 4);
-    for (uint64_t r = 0; r < t->dim[1]; r++) {
-        ig_gguf_read(g, t, r * rb, row, rb, NULL);
-        ig_kern_reference(IG_KERN_DEQUANT, f)->fn.dequant(x, row, (int)t->dim[0]);
-        for (uint64_t c = 0; c < t->dim[0]; c++) w[r * t->dim[0] + c] = (double)x[c];
-    }
-    free(row), free(x);
-    return w;
-}
-static void mat(double *y, const double *w, const double *x, int rows, int cols) {
-    for (int r = 0; r < rows; r++) {
-        y[r] = 0;
-        for (int c = 0; c < cols; c++) y[r] += w[r * cols + c] * x[c];
-    }
-}
-static void norm64(double *y, const double *x, const double *w, int n) {
-    double s = 0;
-    for (int i = 0; i < n; i++) s += x[i] * x[i];
-    for (int i = 0; i < n; i++) y[i] = x[i] / sqrt(s / n + 1e-5) * w[i];
-}
-static double *layer_matrix(const ig_gguf *g, int i, const char *what) {
-    char name[64];
-    snprintf(name, sizeof name, "blk.%d.%s.weight", i, what);
-    return read_matrix(g, name);
-}
-/* Logits of the last of n tokens; rope on adjacent pairs, as the file has its rows. */
-static void forward64(const ig_gguf *g, shape s, const uint32_t *tok, int n, double *logits) {
-    int W = s.width, D = s.dim, QW = s.heads * D, KW = s.kv_heads * D;
-    double *emb = read_matrix(g, "token_embd.weight"),
-           *head = s.untied ? read_matrix(g, "output.weight") : emb;
-    double *h = malloc((size_t)(n * W) * 8), *x = malloc((size_t)W * 8), *q = malloc((size_t)(n * QW) * 8);
-    double *k = malloc((size_t)(n * KW) * 8), *v = malloc((size_t)(n * KW) * 8), *o = malloc((size_t)QW * 8),
-           *y = malloc((size_t)W * 8);
-    double *gt = malloc((size_t)s.ffn * 8), *up = malloc((size_t)s.ffn * 8), *e = malloc((size_t)n * 8);
-    for (int t = 0; t < n; t++) memcpy(h + t * W, emb + (size_t)tok[t] * (size_t)W, (size_t)W * 8);
-    for (int i = 0; i < s.layers; i++) {
-        double *n1 = layer_matrix(g, i, "attn_norm"), *n2 = layer_matrix(g, i, "ffn_norm"),
-               *wq = layer_matrix(g, i, "attn_q"), *wk = layer_matrix(g, i, "attn_k");
-        double *wv = layer_matrix(g, i, "attn_v"), *wo = layer_matrix(g, i, "attn_output"),
-               *wg = layer_matrix(g, i, "ffn_gate"), *wu = layer_matrix(g, i, "ffn_up"),
-               *wd = layer_matrix(g, i, "ffn_down");
-        for (int t = 0; t < n; t++) {
-            norm64(x, h + t * W, n1, W);
-            mat(q + t * QW, wq, x, QW, W), mat(k + t * KW, wk, x, KW, W), mat(v + t * KW, wv, x, KW, W);
-            for (int hd = 0; hd < s.heads + s.kv_heads; hd++)
-                for (int j = 0; j < D / 2; j++) {
-                    double *p =
-                               (hd < s.heads ? q + t * QW + hd * D : k + t * KW + (hd - s.heads) * D) + 2 * j,
-                           a = p[0], b = p[1];
-                    double th = t * pow(10000.0, -2.0 * j / D);
-                    p[0] = a * cos(th) - b * sin(th), p[1] = a * sin(th) + b * cos(th);
-                }
-        }
-        for (int t = 0; t < n; t++) {
-            for (int hd = 0; hd < s.heads; hd++) {
-                double sum = 0;
-                int kh = hd / (s.heads / s.kv_heads);
-                for (int u = 0; u <= t; u++) {
-                    e[u] = 0;
-                    for (int j = 0; j < D; j++) e[u] += q[t * QW + hd * D + j] * k[u * KW + kh * D + j];
-                    sum += e[u] = exp(e[u] / sqrt(D));
-                }
-                for (int j = 0; j < D; j++) {
-                    double a = 0;
-                    for (int u = 0; u <= t; u++) a += e[u] * v[u * KW + kh * D + j];
-                    o[hd * D + j] = a / sum;
-                }
-            }
-            mat(y, wo, o, W, QW);
-            for (int c = 0; c < W; c++) h[t * W + c] += y[c];
-            norm64(x, h + t * W, n2, W);
-            mat(gt, wg, x, s.ffn, W), mat(up, wu, x, s.ffn, W);
-            for (int c = 0; c < s.ffn; c++) gt[c] = gt[c] / (1 + exp(-gt[c])) * up[c];
-            mat(y, wd, gt, W, s.ffn);
-            for (int c = 0; c < W; c++) h[t * W + c] += y[c];
-        }
-        free(n1), free(n2), free(wq), free(wk), free(wv), free(wo), free(wg), free(wu), free(wd);
-    }
-    double *nw = read_matrix(g, "output_norm.weight");
-    norm64(x, h + (n - 1) * W, nw, W);
-    mat(logits, head, x, s.vocab, W);
-    if (head != emb) free(head);
-    free(nw), free(emb), free(h), free(x), free(q), free(k), free(v), free(o), free(y), free(gt), free(up),
-        free(e);
-}
-
-/* ---- tests -------------------------------------------------------------------------------------------- */
+#include "model/tiny_test.h"
 
 TEST(logits_agree_with_a_float64_forward_for_every_format_and_shape) {
     static const struct {
         shape s;
         double bound;
     } cases[] = {
-        {{2, 96, 160, 6, 2, 32, 80, false, "f32"}, 4e-3}, {{2, 96, 160, 6, 2, 32, 80, false, "f16"}, 4e-3},
-        {{2, 96, 160, 6, 2, 32, 80, true, "bf16"}, 4e-3}, {{2, 96, 160, 6, 2, 32, 80, false, "q4_0"}, 6e-2},
-        {{2, 96, 160, 6, 2, 32, 80, true, "q4_1"}, 6e-2}, {{2, 96, 160, 6, 2, 32, 80, false, "q8_0"}, 4e-3},
-        {{1, 64, 96, 4, 4, 16, 50, false, "q4_1"}, 6e-2}, {{3, 128, 96, 2, 1, 64, 33, true, "f32"}, 4e-3},
-        {{1, 160, 96, 8, 2, 80, 48, false, "f16"}, 4e-3}, {{2, 96, 100, 3, 1, 48, 47, false, "f32"}, 4e-3},
-        {{2, 96, 160, 6, 2, 32, 80, true, "q5_0"}, 6e-2}, {{2, 256, 512, 4, 2, 64, 80, true, "q4_k"}, 6e-2},
-        {{2, 256, 256, 8, 4, 32, 64, true, "q6_k"}, 4e-3},
+        {{2, 96, 160, 6, 2, 32, 80, false, "f32", 0}, 4e-3},
+        {{2, 96, 160, 6, 2, 32, 80, false, "f16", 0}, 4e-3},
+        {{2, 96, 160, 6, 2, 32, 80, true, "bf16", 0}, 4e-3},
+        {{2, 96, 160, 6, 2, 32, 80, false, "q4_0", 0}, 6e-2},
+        {{2, 96, 160, 6, 2, 32, 80, true, "q4_1", 0}, 6e-2},
+        {{2, 96, 160, 6, 2, 32, 80, false, "q8_0", 0}, 4e-3},
+        {{1, 64, 96, 4, 4, 16, 50, false, "q4_1", 0}, 6e-2},
+        {{3, 128, 96, 2, 1, 64, 33, true, "f32", 0}, 4e-3},
+        {{1, 160, 96, 8, 2, 80, 48, false, "f16", 0}, 4e-3},
+        {{2, 96, 100, 3, 1, 48, 47, false, "f32", 0}, 4e-3},
+        {{2, 96, 160, 6, 2, 32, 80, true, "q5_0", 0}, 6e-2},
+        {{2, 256, 512, 4, 2, 64, 80, true, "q4_k", 0}, 6e-2},
+        {{2, 256, 256, 8, 4, 32, 64, true, "q6_k", 0}, 4e-3},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         shape s = cases[i].s;
@@ -383,7 +62,7 @@ TEST(logits_have_the_same_bits_in_any_batch_chunk_thread_count_and_on_any_isa) {
     uint32_t tok[N];
     random_tokens(tok, N, V, 5);
     for (size_t f = 0; f < sizeof fmts / sizeof *fmts; f++) {
-        shape s = fmt_named(fmts[f])->group > 32 ? (shape){2, 256, 256, 8, 4, 32, V, false, NULL} : small;
+        shape s = fmt_named(fmts[f])->group > 32 ? (shape){2, 256, 256, 8, 4, 32, V, false, NULL, 0} : small;
         s.fmt = fmts[f];
         file w = write_model(s, (twist){0});
         for (int threads = 1; threads <= 5; threads += threads == 3 ? 2 : 1)
@@ -438,7 +117,8 @@ static void refused(shape s, twist t, const char *text) {
     ig_model *m = NULL;
     ig_err err = {0};
     ig_status st = ig_gguf_open(&g, w.path, &err);
-    if (st == IG_OK) st = ig_model_open(&m, g, &(ig_model_options){.pool = NULL}, &err);
+    if (st == IG_OK)
+        st = ig_model_open(&m, (ig_checkpoint){.gguf = g}, &(ig_model_options){.pool = NULL}, &err);
     CHECK_MSG(st != IG_OK, "accepted, expected \"%s\"", text);
     CHECK_MSG(strstr(err.msg, text) != NULL, "\"%s\" does not say \"%s\"", err.msg, text);
     ig_model_close(m), ig_gguf_close(g), unlink(w.path);
@@ -450,7 +130,8 @@ TEST(what_cannot_run_is_refused_by_name) {
     refused(small, (twist){.drop = "token_embd.weight"}, "token_embd.weight is missing");
     refused(small, (twist){.add = "blk.0.attn_q.bias"}, "blk.0.attn_q.bias");
     refused(small, (twist){.wide = true}, "attn_k.weight is [96, 96, 1, 1], expected [96, 64]");
-    refused(small, (twist){.type_of_first = 20}, "token_embd.weight has block type IQ4_NL, which is not supported");
+    refused(small, (twist){.type_of_first = 20},
+            "token_embd.weight has block type IQ4_NL, which is not supported");
     refused(small, (twist){.key = "llama.attention.head_count", .value = 0}, "head_count = 0");
     refused(small, (twist){.key = "llama.attention.head_count_kv", .value = 0}, "head_count_kv = 0");
     refused(small, (twist){.key = "llama.attention.head_count_kv", .value = 4}, "6 heads over 4 kv heads");
@@ -467,9 +148,11 @@ TEST(a_memory_budget_below_the_weights_refuses_and_one_above_loads) {
     ig_model *m = NULL;
     ig_err err;
     if (!CHECK(ig_gguf_open(&g, w.path, &err) == IG_OK)) return;
-    CHECK(ig_model_open(&m, g, &(ig_model_options){.memory_budget_bytes = 1000}, &err) == IG_ELIMIT &&
+    CHECK(ig_model_open(&m, (ig_checkpoint){.gguf = g}, &(ig_model_options){.memory_budget_bytes = 1000},
+                        &err) == IG_ELIMIT &&
           m == NULL);
-    CHECK(ig_model_open(&m, g, &(ig_model_options){.memory_budget_bytes = 1u << 30}, &err) == IG_OK);
+    CHECK(ig_model_open(&m, (ig_checkpoint){.gguf = g}, &(ig_model_options){.memory_budget_bytes = 1u << 30},
+                        &err) == IG_OK);
     ig_model_close(m), ig_gguf_close(g), unlink(w.path);
 }
 

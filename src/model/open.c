@@ -1,4 +1,4 @@
-/* open: a file to a family to a model. Refuses what it cannot run, by name, before any memory is taken. */
+/* open: a checkpoint to a family to a model. Refuses what it cannot run, by name, before memory is taken. */
 #include "model/inside.h"
 
 #include <stdio.h>
@@ -16,7 +16,7 @@ static const ig_family *const families[] = {
 };
 enum { N_FAMILIES = sizeof families / sizeof families[0] };
 
-const ig_family *ig_family_of_gguf(ig_slice architecture) {
+static const ig_family *family_of_gguf(ig_slice architecture) {
     for (int i = 0; i < N_FAMILIES; i++)
         for (const char *const *name = families[i]->gguf; *name; name++)
             if (ig_slice_eq_str(architecture, *name)) return families[i];
@@ -30,6 +30,26 @@ const char *ig_model_families(void) {
         for (const char *const *name = families[i]->gguf; *name; name++)
             n += (size_t)snprintf(text + n, sizeof text - n, "%s%s", n ? ", " : "", *name);
     return text;
+}
+
+static const ig_family *family_of_hf(const char *model_type, bool *wrapper) {
+    for (int i = 0; i < N_FAMILIES; i++)
+        for (const ig_hf_type *t = families[i]->hf; t->name; t++) {
+            if (strcmp(t->name, model_type) != 0) continue;
+            *wrapper = t->wrapper;
+            return families[i];
+        }
+    return NULL;
+}
+
+static ig_status unknown_type(const char *path, const char *model_type, ig_err *err) {
+    char known[256];
+    size_t n = 0;
+    for (int i = 0; i < N_FAMILIES; i++)
+        for (const ig_hf_type *t = families[i]->hf; t->name; t++)
+            n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", n ? ", " : "", t->name);
+    return ig_fail(err, IG_EFORMAT, "%s: model_type \"%.60s\" is not supported (supported: %s)", path,
+                   model_type, known);
 }
 
 ig_status ig_config_int(int *out, const ig_gguf *g, const char *arch, const char *key, int low, int high,
@@ -54,7 +74,8 @@ ig_status ig_config_int(int *out, const ig_gguf *g, const char *arch, const char
 
 ig_status ig_config_check(const ig_model_config *c, const char *what, ig_err *err) {
     if (!(c->norm_eps > 0.0f && c->norm_eps < 1.0f))
-        return ig_fail(err, IG_EFORMAT, "%s: the norms' epsilon %g is not in (0, 1)", what, (double)c->norm_eps);
+        return ig_fail(err, IG_EFORMAT, "%s: the norms' epsilon %g is not in (0, 1)", what,
+                       (double)c->norm_eps);
     const double base[] = {c->rope_base, c->window ? c->window_rope_base : c->rope_base};
     for (int i = 0; i < 2; i++)
         if (!(base[i] > 1.0 && base[i] < 1e12))
@@ -93,14 +114,14 @@ static ig_status read_vocab(ig_model_config *c, const ig_gguf *g, ig_err *err) {
     return IG_OK;
 }
 
-static ig_status read_config(const ig_family **family, ig_model_config *c, const ig_gguf *g, ig_err *err) {
+static ig_status read_gguf(const ig_family **family, ig_model_config *c, const ig_gguf *g, ig_err *err) {
     ig_slice arch;
     ig_status st = ig_gguf_get_string(g, "general.architecture", &arch, err);
     if (st != IG_OK)
         return st == IG_ENOTFOUND
                    ? ig_fail(err, IG_EFORMAT, "%s: general.architecture is missing", ig_gguf_path(g))
                    : st;
-    const ig_family *f = ig_family_of_gguf(arch);
+    const ig_family *f = family_of_gguf(arch);
     if (!f)
         return ig_fail(err, IG_EFORMAT, "%s: architecture \"%.*s\" is not supported (supported: %s)",
                        ig_gguf_path(g), (int)(arch.n < 60 ? arch.n : 60), arch.p, ig_model_families());
@@ -115,15 +136,92 @@ static ig_status read_config(const ig_family **family, ig_model_config *c, const
     return IG_OK;
 }
 
-ig_status ig_model_inspect(ig_model_info *out, const ig_gguf *g, ig_err *err) {
-    ig_model_info info = {.file_bytes = ig_gguf_file_bytes(g)};
-    (void)ig_gguf_get_string(g, "general.architecture", &info.architecture, NULL);
-    (void)ig_gguf_get_string(g, "general.name", &info.name, NULL);
+static ig_status read_tied(ig_model_config *c, const ig_family *f, const ig_hf *h, const ig_source *s,
+                           ig_err *err) {
+    char name[IG_TENSOR_NAME_BYTES];
+    snprintf(name, sizeof name, "%slm_head.weight", s->outer);
+    c->tied_head = !ig_source_has(s, name);
+    yyjson_val *v = ig_hf_get(h, "tie_word_embeddings");
+    if (f->hf_head_by_tensor) return IG_OK;
+    if (v && !yyjson_is_bool(v))
+        return ig_fail(err, IG_EFORMAT, "%.200s/config.json: tie_word_embeddings is neither true nor false",
+                       h->path);
+    c->tied_head = v ? yyjson_get_bool(v) : true;
+    return IG_OK;
+}
+
+/* Opens the source, too: where the tensors are and what the head is depends on their names. */
+static ig_status read_hf(const ig_family **family, ig_model_config *c, ig_source *s,
+                         const ig_snapshot *snapshot, ig_err *err) {
+    ig_hf h = {.path = ig_snapshot_path(snapshot), .root = ig_snapshot_config(snapshot)};
+    const char *type = yyjson_get_str(ig_json_get(h.root, "model_type"));
+    if (!type) return ig_fail(err, IG_EFORMAT, "%.200s/config.json: model_type is missing", h.path);
+    const ig_family *f = family_of_hf(type, &h.wrapper);
+    if (!f) return unknown_type(h.path, type, err);
+    yyjson_val *text = ig_json_get(h.root, "text_config");
+    if (text && !yyjson_is_obj(text))
+        return ig_fail(err, IG_EFORMAT, "%.200s/config.json: text_config is not an object", h.path);
+    h.text = text ? text : h.root;
+    ig_status st = f->hf_config(c, &h, err);
+    if (!st) st = ig_source_open(s, (ig_checkpoint){.snapshot = snapshot}, &h, err);
+    if (!st) st = read_tied(c, f, &h, s, err);
+    if (!st) *family = f;
+    return st;
+}
+
+/* On failure, too, the source is closed by the caller. */
+static ig_status read_config(const ig_family **family, ig_model_config *c, ig_source *s, ig_checkpoint from,
+                             ig_err *err) {
+    *s = (ig_source){0};
+    if (from.snapshot) return read_hf(family, c, s, from.snapshot, err);
+    ig_status st = read_gguf(family, c, from.gguf, err);
+    return st ? st : ig_source_open(s, from, NULL, err);
+}
+
+static uint64_t count_gguf(const ig_gguf *g) {
+    uint64_t n = 0;
     for (int i = 0; i < ig_gguf_n_tensors(g); i++) {
         const ig_gguf_tensor *t = ig_gguf_tensor_at(g, i);
-        info.n_params += t->dim[0] * t->dim[1] * t->dim[2] * t->dim[3];
+        n += t->dim[0] * t->dim[1] * t->dim[2] * t->dim[3];
     }
-    ig_status st = read_config(&info.family, &info.config, g, err);
+    return n;
+}
+
+static bool ends_in(ig_slice name, const char *end) {
+    const size_t n = strlen(end);
+    return name.n >= n && memcmp(name.p + name.n - n, end, n) == 0;
+}
+
+/* Words of 32 bits hold as many parameters as the map says; scales and biases hold none. */
+static uint64_t count_hf(const ig_snapshot *s) {
+    yyjson_val *map = ig_json_get(ig_snapshot_config(s), "quantization");
+    uint64_t n = 0, bits = yyjson_get_uint(ig_json_get(map, "bits"));
+    if (bits < 1 || bits > 32) bits = 32;
+    for (int i = 0; i < ig_snapshot_n_tensors(s); i++) {
+        const ig_safetensor *t = ig_snapshot_tensor_at(s, i);
+        const uint64_t count = t->n_bytes / (uint64_t)ig_dtype_bytes(t->dtype);
+        if (ends_in(t->name, ".scales") || ends_in(t->name, ".biases")) continue;
+        n += t->dtype == IG_DTYPE_U32 ? t->n_bytes * 8 / bits : count;
+    }
+    return n;
+}
+
+ig_status ig_model_inspect(ig_model_info *out, ig_checkpoint from, ig_err *err) {
+    ig_model_info info = {0};
+    ig_source s;
+    if (from.gguf) {
+        (void)ig_gguf_get_string(from.gguf, "general.architecture", &info.architecture, NULL);
+        (void)ig_gguf_get_string(from.gguf, "general.name", &info.name, NULL);
+        info.file_bytes = ig_gguf_file_bytes(from.gguf);
+        info.n_params = count_gguf(from.gguf);
+    } else {
+        yyjson_val *type = ig_json_get(ig_snapshot_config(from.snapshot), "model_type");
+        info.architecture = (ig_slice){yyjson_get_str(type), yyjson_get_len(type)};
+        info.file_bytes = ig_snapshot_weights_bytes(from.snapshot);
+        info.n_params = count_hf(from.snapshot);
+    }
+    ig_status st = read_config(&info.family, &info.config, &s, from, err);
+    ig_source_close(&s);
     if (st != IG_OK) info.family = NULL;
     *out = info;
     return st;
@@ -139,7 +237,7 @@ static ig_status make_rope(ig_model *m, int rope, double base, double factor, ig
     return IG_OK;
 }
 
-/* What each layer's attention is, and where its keys and values lie: windowed layers are a group of their own. */
+/* What each layer's attention is, and where its keys and values lie: windowed layers are a group. */
 static ig_status lay_out_layers(ig_model *m, ig_err *err) {
     const ig_model_config *c = &m->config;
     int group_of[2] = {-1, -1};
@@ -168,27 +266,36 @@ static ig_status lay_out_layers(ig_model *m, ig_err *err) {
     return st;
 }
 
-ig_status ig_model_open(ig_model **out, const ig_gguf *g, const ig_model_options *o, ig_err *err) {
+ig_status ig_model_open(ig_model **out, ig_checkpoint from, const ig_model_options *o, ig_err *err) {
     const ig_family *family = NULL;
     ig_model_config c;
-    ig_status st = read_config(&family, &c, g, err);
-    if (st != IG_OK) return st;
-    ig_model *m = calloc(1, sizeof *m);
-    if (!m) return ig_fail(err, IG_ELIMIT, "no memory for the model's tables");
+    ig_source s;
+    ig_model *m = NULL;
+    ig_status st = read_config(&family, &c, &s, from, err);
+    if (st != IG_OK) goto out;
+    m = calloc(1, sizeof *m);
+    if (!m) {
+        st = ig_fail(err, IG_ELIMIT, "no memory for the model's tables");
+        goto out;
+    }
     m->family = family, m->config = c;
     m->pool = o->pool;
     m->tier_max = o->tier_max ? o->tier_max : IG_TIER_L3;
     m->cpu = o->cpu ? o->cpu : ig_cpu_features();
     ig_kern_table_pick(&m->kern, m->tier_max, m->cpu);
     m->layers = calloc((size_t)c.n_layers, sizeof *m->layers);
-    if (!m->layers) st = ig_fail(err, IG_ELIMIT, "no memory for %d layers", c.n_layers);
-    else if ((st = ig_model_bind(m, g, o, err)) == IG_OK) st = lay_out_layers(m, err);
-    if (st != IG_OK) {
-        ig_model_close(m);
-        return st;
+    if (!m->layers) {
+        st = ig_fail(err, IG_ELIMIT, "no memory for %d layers", c.n_layers);
+        goto out;
     }
+    if ((st = ig_model_bind(m, &s, o, err)) != IG_OK) goto out;
+    if ((st = lay_out_layers(m, err)) != IG_OK) goto out;
     *out = m;
-    return IG_OK;
+    m = NULL;
+out:
+    ig_source_close(&s);
+    ig_model_close(m);
+    return st;
 }
 
 void ig_model_close(ig_model *m) {

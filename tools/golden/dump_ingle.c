@@ -21,7 +21,7 @@ int main(int argc, char **argv) {
     check(ig_gguf_open(&file, a.model, &err), &err);
     ig_model *model;
     ig_model_options options = {.pool = pool, .tier_max = IG_TIER_L3, .cpu = ig_cpu_features()};
-    check(ig_model_open(&model, file, &options, &err), &err);
+    check(ig_model_open(&model, (ig_checkpoint){.gguf = file}, &options, &err), &err);
     ig_gguf_close(file);
     size_t n_vocab = (size_t)ig_model_config_of(model)->n_vocab;
 
