@@ -33,11 +33,7 @@ static bool add_bytes(ig_detok *d, const uint8_t *s, size_t n, ig_buf *out) {
     return at == from || ig_buf_add(out, s + from, at - from);
 }
 
-bool ig_detok_add(ig_detok *d, uint32_t id, ig_buf *out) {
-    if (ig_tokenizer_is_special(d->t, id) && !d->show_special) return true;
-    ig_slice bytes = ig_tokenizer_bytes(d->t, id);
-    const uint8_t *s = (const uint8_t *)bytes.p;
-    size_t n = bytes.n;
+static bool add(ig_detok *d, const uint8_t *s, size_t n, ig_buf *out) {
 
     /* Feed the begun character byte by byte until it is whole or broken: at most three bytes. */
     while (d->n_held > 0 && n > 0) {
@@ -61,6 +57,29 @@ bool ig_detok_add(ig_detok *d, uint32_t id, ig_buf *out) {
         }
     }
     return n == 0 || add_bytes(d, s, n, out);
+}
+
+bool ig_detok_add(ig_detok *d, uint32_t id, ig_buf *out) {
+    if (ig_tokenizer_is_special(d->t, id) && !d->show_special) return true;
+    ig_slice bytes = ig_tokenizer_bytes(d->t, id);
+    const char *s = bytes.p, *end = bytes.p + bytes.n;
+    if (!d->begun) { /* the beginning of the text: blanks may be dropped */
+        const ig_decoder *decoder = ig_tokenizer_decoder(d->t);
+        d->begun = true;
+        d->n_strip = decoder->n_strip;
+        if (decoder->first_strips) {
+            for (const char *at = s; at < end; at++) {
+                if (*at != ' ') continue;
+                if (!add(d, (const uint8_t *)s, (size_t)(at - s), out)) return false;
+                s = at + 1;
+            }
+        }
+    }
+    while (d->n_strip > 0 && s < end) {
+        if (*s == ' ') s++, d->n_strip--;
+        else d->n_strip = 0;
+    }
+    return add(d, (const uint8_t *)s, (size_t)(end - s), out);
 }
 
 bool ig_detok_finish(ig_detok *d, ig_buf *out) {

@@ -22,8 +22,24 @@ typedef struct ig_tokenizer ig_tokenizer;
 typedef struct ig_tokenizer_scratch ig_tokenizer_scratch;
 
 /* From the arrays of a GGUF file, copied: the file may be closed. Refuses an unknown `tokenizer.ggml.model`
- * or `.pre` by name (gpt2 with smollm, gpt-2, llama-bpe, qwen2 are known). */
+ * (llama and gpt2 are known) or `.pre` by name. */
 ig_status ig_tokenizer_from_gguf(ig_tokenizer **out, const ig_gguf *g, ig_err *err);
+
+/* What a snapshot's other files say about its tokens. Names that are no tokens count as not said. */
+typedef struct ig_tokenizer_facts {
+    ig_slice bos, eos, unk, pad; /* their texts; .p NULL: not said */
+    int add_bos;                 /* 0, 1; -1: not said, the post-processor decides */
+    const uint32_t *eos_id;      /* with `eos`, the end set; if that is empty, the known end markers */
+    int n_eos;
+} ig_tokenizer_facts;
+
+/* From the root of tokenizer.json, copied: the document may be freed. What is not BPE, and every part that
+ * could not be done as the reference does it, is refused by name (IG_EFORMAT). facts NULL: nothing said. */
+ig_status ig_tokenizer_from_json(ig_tokenizer **out, yyjson_val *tokenizer_json,
+                                 const ig_tokenizer_facts *facts, ig_err *err);
+/* From a model's folder: tokenizer.json, and of tokenizer_config.json, special_tokens_map.json, config.json
+ * and generation_config.json what they say of bos, eos, unk and pad. */
+ig_status ig_tokenizer_from_snapshot(ig_tokenizer **out, const ig_snapshot *s, ig_err *err);
 void ig_tokenizer_free(ig_tokenizer *t);
 ig_tokenizer_scratch *ig_tokenizer_scratch_make(void); /* word cache, match data; NULL: no memory */
 void ig_tokenizer_scratch_free(ig_tokenizer_scratch *s);
@@ -33,7 +49,7 @@ typedef struct ig_text_range {
 } ig_text_range;
 
 typedef struct ig_encode_options {
-    bool add_bos;       /* as the file says (its add_bos flag); never twice */
+    bool add_bos; /* what the file puts around a text (its add_bos, its post-processor); BOS never twice */
     bool parse_special; /* control tokens in the text are recognised */
     const ig_text_range *plain; /* ascending ranges; a control token that touches one is text */
     size_t n_plain;
@@ -57,12 +73,14 @@ const uint32_t *ig_tokenizer_eos(const ig_tokenizer *t, int *n);
 
 /* A value: no memory of its own. Holds at most 3 bytes back: the beginning of a character. Invalid bytes
  * become U+FFFD, one for each maximal subpart. Control and unknown tokens print nothing and do not end a
- * begun character, unless show_special. Nothing is trimmed. The concatenation of all output equals the
- * decoding of all ids at once. */
+ * begun character, unless show_special. Nothing is trimmed but what the file's decoder drops at the beginning
+ * of a text (a blank that encoding put there). The concatenation of all output equals the decoding of all
+ * ids at once. */
 typedef struct ig_detok {
     const ig_tokenizer *t;
     uint8_t held[4];
-    int n_held;
+    int n_held, n_strip;
+    bool begun; /* something was decoded */
     bool show_special;
 } ig_detok;
 
@@ -96,6 +114,10 @@ typedef struct ig_template ig_template;
  * (IG_ELIMIT); what the template itself raises is IG_EINVAL with its words. */
 ig_status ig_template_make(ig_template **out, ig_slice source, ig_err *err);
 void ig_template_free(ig_template *t);
+/* The source of a folder's template, malloc'd: chat_template.jinja, else chat_template of
+ * tokenizer_config.json. `name`: "default", or another that is there, as "tool_use". IG_ENOTFOUND: none. */
+ig_status ig_template_source_from_snapshot(char **out, size_t *n, const ig_snapshot *s, const char *name,
+                                           ig_err *err);
 
 typedef struct ig_chat_input {
     yyjson_val *messages;       /* array of {role, content, ...}; contents are strings (already joined) */

@@ -2,6 +2,7 @@
  * the ids equal the reference's on megabytes of text is shown by tests/text. */
 #include "text/inside.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -301,7 +302,7 @@ TEST(hostile_vocabularies_are_refused_by_name) {
     char *large = calloc(1, 1 << 20);
     memset(large, 'y', (1 << 20) - 1);
 
-    small_fill(&s), s.parts.model = ig_slice_of("llama"), refused(&s, "\"llama\"");
+    small_fill(&s), s.parts.model = ig_slice_of("gemma4"), refused(&s, "\"gemma4\"");
     small_fill(&s), s.parts.pre = ig_slice_of("default"), refused(&s, "\"default\"");
     small_fill(&s), s.parts.pre = ig_slice_of(""), refused(&s, "tokenizer.ggml.pre");
     small_fill(&s), s.parts.n_tokens = 0, refused(&s, "must be 1 to");
@@ -391,6 +392,121 @@ TEST(a_word_of_a_megabyte_is_merged_in_one_go) {
     free(text);
     ig_tokens_free(&out);
     ig_tokenizer_free(t);
+}
+
+/* ---- by scores ------------------------------------------------------------------------------------- */
+
+#define MARK "\xE2\x96\x81"
+enum { S_UNK, S_BOS, S_EOS, S_MARK, S_A, S_B, S_AB, S_MARK_A, S_BLANKS, S_C3, S_A9, S_BBA, S_C };
+
+static void scored_fill(struct small *s, float score[13]) {
+    static const struct { const char *name; int type; float score; } v[] = {
+        {"<unk>", IG_TYPE_UNKNOWN, 0}, {"<s>", IG_TYPE_CONTROL, 0}, {"</s>", IG_TYPE_CONTROL, 0},
+        {MARK, IG_TYPE_NORMAL, -9}, {"a", IG_TYPE_NORMAL, -10}, {"b", IG_TYPE_NORMAL, -11},
+        {"ab", IG_TYPE_NORMAL, -1}, {MARK "a", IG_TYPE_NORMAL, -2}, {"  ", IG_TYPE_USER, -99},
+        {"<0xC3>", IG_TYPE_BYTE, 0}, {"<0xA9>", IG_TYPE_BYTE, 0}, {"bXa", IG_TYPE_NORMAL, -3},
+        {"bX", IG_TYPE_NORMAL, -4},
+    };
+    *s = (struct small){0};
+    s->parts = (ig_tokenizer_parts){.model = ig_slice_of("llama"), .tokens = s->token, .types = s->type};
+    for (int i = 0; i < 13; i++) {
+        add_token(s, v[i].name, v[i].type);
+        score[i] = v[i].score;
+    }
+    s->parts.scores = score;
+    s->parts.n_scores = 13;
+    for (int i = 0; i < IG_ROLE_COUNT; i++) s->parts.role[i] = IG_TOKEN_NONE;
+    s->parts.role[IG_ROLE_UNK] = S_UNK;
+    s->parts.role[IG_ROLE_BOS] = S_BOS;
+    s->parts.role[IG_ROLE_EOS] = S_EOS;
+    s->parts.add_bos = true;
+}
+
+TEST(pairs_whose_text_is_a_token_join_by_score) {
+    struct small s;
+    float score[13];
+    scored_fill(&s, score);
+    ig_tokenizer *t = small_make(&s);
+    ig_encode_options bos = {.add_bos = true, .parse_special = true};
+    GIVES(t, "ab a", plain_text, S_AB, S_MARK_A);
+    GIVES(t, "a  ab", plain_text, S_A, S_BLANKS, S_AB);    /* user-defined first, whatever its score */
+    GIVES(t, "a   a", plain_text, S_A, S_BLANKS, S_MARK_A);
+    GIVES(t, MARK MARK, plain_text, S_BLANKS);
+    GIVES(t, "\xC3\xA9", plain_text, S_C3, S_A9);
+    GIVES(t, "bXa", plain_text, S_BBA);                     /* X is no token but part of one */
+    GIVES(t, "Xa", plain_text, S_UNK, S_A);
+    GIVES(t, "<s>", plain_text, S_UNK, S_UNK, S_UNK);       /* never merged to */
+    GIVES(t, "<s>ab", bos, S_BOS, S_AB);
+    GIVES(t, "ab", bos, S_BOS, S_AB);
+    ig_tokenizer_free(t);
+    s.parts.add_space_prefix = true;
+    t = small_make(&s);
+    GIVES(t, "a</s>a", with_special, S_MARK_A, S_EOS, S_MARK_A);
+    CHECK(gives(t, "", plain_text, NULL, 0));
+    ig_tokenizer_free(t);
+}
+
+TEST(scores_that_are_not_numbers_or_not_there_are_refused) {
+    struct small s;
+    float score[13];
+    scored_fill(&s, score), score[4] = (float)NAN, refused(&s, "scores[4] is not a number");
+    scored_fill(&s, score), s.parts.n_scores = 12, refused(&s, "scores: 12 for 13");
+    scored_fill(&s, score), s.parts.scores = NULL, refused(&s, "scores is missing");
+}
+
+/* Scores that give the order of dense's merges must give the same words as these merges. */
+TEST(words_of_any_length_are_joined_by_the_definition) {
+    for (uint32_t seed = 0; seed < 8; seed++) {
+        struct dense d;
+        float score[32];
+        int32_t type[32];
+        dense_fill(&d, seed);
+        for (int i = 0; i < d.n_tokens; i++) {
+            type[i] = IG_TYPE_NORMAL;
+            score[i] = -(float)(ig_rng_word(seed, (uint32_t)i, 7, 7) % 1000000);
+        }
+        ig_tokenizer_parts parts = {.model = ig_slice_of("llama"), .tokens = d.token, .types = type,
+                                    .n_tokens = (uint64_t)d.n_tokens, .n_types = (uint64_t)d.n_tokens,
+                                    .scores = score, .n_scores = (uint64_t)d.n_tokens};
+        for (int i = 0; i < IG_ROLE_COUNT; i++) parts.role[i] = IG_TOKEN_NONE;
+        ig_tokenizer *t = NULL;
+        if (!CHECK(ig_tokenizer_make(&t, &parts, NULL) == IG_OK)) return;
+        for (int n = 1; n < 150; n += 1 + n / 8) {
+            char word[150];
+            int end[150], n_ends = 0;
+            for (int i = 0; i < n; i++) word[i] = "ab"[ig_rng_word(seed, (uint32_t)i, (uint32_t)n, 1) & 1];
+            for (int i = 0; i < n; i++) end[n_ends++] = i + 1;
+            for (;;) { /* the highest score, then the longest left side, then the leftmost */
+                int best = -1, best_left = 0;
+                float best_score = 0;
+                for (int i = 0; i + 1 < n_ends; i++) {
+                    int from = i ? end[i - 1] : 0, len = end[i + 1] - from, left = end[i] - from;
+                    for (int k = 0; k < d.n_tokens; k++) {
+                        if (d.token[k].n != (size_t)len || memcmp(d.token[k].p, word + from, (size_t)len))
+                            continue;
+                        if (best >= 0 &&
+                            (score[k] < best_score || (score[k] == best_score && left <= best_left)))
+                            continue;
+                        best = i, best_left = left, best_score = score[k];
+                    }
+                }
+                if (best < 0) break;
+                for (int i = best; i + 1 < n_ends; i++) end[i] = end[i + 1];
+                n_ends--;
+            }
+            ig_tokens ids = {0};
+            CHECK(ig_tokenizer_encode(t, NULL, (ig_slice){word, (size_t)n}, plain_text, &ids, NULL) == IG_OK);
+            bool same = ids.n == (size_t)n_ends;
+            for (int i = 0; same && i < n_ends; i++) {
+                int from = i ? end[i - 1] : 0;
+                same = ig_slice_eq(ig_tokenizer_bytes(t, ids.v[i]),
+                                   (ig_slice){word + from, (size_t)(end[i] - from)});
+            }
+            CHECK_MSG(same, "seed %u, %.*s", seed, n, word);
+            ig_tokens_free(&ids);
+        }
+        ig_tokenizer_free(t);
+    }
 }
 
 /* ---- the starter model ------------------------------------------------------------------------------ */

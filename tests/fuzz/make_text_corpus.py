@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Writes the seed corpora corpus-tokenizer/ and corpus-template/ beside this file. Run it again after a change
+"""Writes the seed corpora corpus-tokenizer/, corpus-tokenizer_json/ and corpus-template/ beside this file. Run it again after a change
 here or to tests/text/templates.py; what fuzzing found is kept as found-*."""
+import json
 import pathlib
 import sys
 
@@ -36,6 +37,71 @@ tokenizers = {
     "other-alphabet": tokenizer([(1, "\u4e2d"), (1, "\u2581x")], [], "\u4e2d\u2581x"),
 }
 
+MARK = "\u2581"
+BYTES = {f"<0x{b:02X}>": 100 + b for b in range(256)}
+
+
+def added(id_, content, **more):
+    return {"id": id_, "content": content, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
+            "special": False, **more}
+
+
+def tokenizer_json(text, vocab=None, merges=(), model=None, **parts):
+    vocab = {"<unk>": 0, "a": 3, "b": 4, MARK: 5, "ab": 6, MARK + "a": 7} if vocab is None else vocab
+    return json.dumps({
+        "version": "1.0", "added_tokens": [added(0, "<unk>", special=True), added(1, "<s>", special=True),
+                                           added(2, "</s>", special=True), added(8, "\n\n")],
+        "decoder": {"type": "Fuse"}, **parts,
+        "model": {"type": "BPE", "vocab": vocab, "merges": list(merges), "unk_token": "<unk>", **(model or {})},
+    }, ensure_ascii=False).encode() + b"\0" + (text if isinstance(text, bytes) else text.encode())
+
+
+def split(pattern, behavior="Isolated"):
+    return {"type": "Split", "pattern": pattern, "behavior": behavior, "invert": False}
+
+
+SPM = {"normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": MARK},
+       "decoder": {"type": "Sequence", "decoders": [
+           {"type": "Replace", "pattern": {"String": MARK}, "content": " "}, {"type": "ByteFallback"},
+           {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+       "post_processor": {"type": "TemplateProcessing", "single": [
+           {"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+           "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}}}
+SPM_MODEL = {"byte_fallback": True, "fuse_unk": True}
+SPM_VOCAB = {"<unk>": 0, "a": 3, "b": 4, MARK: 5, "ab": 6, MARK + "a": 7, **BYTES}
+SPM_MERGES = ["a b", [MARK, "a"]]
+NATURAL = "ab a\n\nb <s>\u00e9\u4e2d\U0001f600 12  abab</s>x"
+tokenizer_jsons = {
+    "spm": tokenizer_json(NATURAL, SPM_VOCAB, SPM_MERGES, SPM_MODEL, **SPM),
+    "spm-long": tokenizer_json("ab " * 40 + "b" * 90, SPM_VOCAB, SPM_MERGES, SPM_MODEL, **SPM),
+    "spm-holes": tokenizer_json(NATURAL, {**SPM_VOCAB, "<0xC3>": 400}, SPM_MERGES, SPM_MODEL, **SPM),
+    "byte-merges": tokenizer_json(NATURAL, {**SPM_VOCAB, "<0xC3><0xA9>": 400}, ["<0xC3> <0xA9>"], SPM_MODEL, **SPM),
+    "unknown": tokenizer_json(NATURAL),
+    "ignore-merges": tokenizer_json(NATURAL, None, SPM_MERGES, {"ignore_merges": True}),
+    "byte-level": tokenizer_json(NATURAL, {"a": 3, "b": 4, "ab": 6, "\u0120": 5, "<unk>": 0}, ["a b"],
+                                 pre_tokenizer={"type": "ByteLevel", "add_prefix_space": True, "use_regex": True},
+                                 decoder={"type": "ByteLevel"}),
+    "steps": tokenizer_json(NATURAL, pre_tokenizer={"type": "Sequence", "pretokenizers": [
+        {"type": "WhitespaceSplit"}, {"type": "Digits", "individual_digits": False},
+        split({"Regex": "[a-z]+|\\s*\\p{N}(?!\\S)"}, "MergedWithNext"), split({"String": "b"}, "Contiguous")]}),
+    "metaspace": tokenizer_json(NATURAL, pre_tokenizer={"type": "Metaspace", "replacement": MARK,
+                                                        "prepend_scheme": "first", "split": True},
+                                decoder={"type": "Metaspace", "replacement": MARK, "prepend_scheme": "always"}),
+    "normalizers": tokenizer_json(NATURAL, normalizer={"type": "Sequence", "normalizers": [
+        {"type": t} for t in ("NFD", "NFKC", "Lowercase", "NFC")] + [
+        {"type": "Strip", "strip_left": True, "strip_right": True}, {"type": "Prepend", "prepend": "ab"},
+        {"type": "Replace", "pattern": {"Regex": "b*"}, "content": "xx"}]}),
+    "added": tokenizer_json("a <L> b <R> bb abb CA caB", normalizer={"type": "Lowercase"}, added_tokens=[
+        added(10, "<L>", lstrip=True), added(11, "<R>", rstrip=True), added(12, "bb", single_word=True),
+        added(13, "CA", normalized=True), added(14, "B", normalized=True, special=True), added(0, "<unk>")]),
+    "explode": tokenizer_json("a" * 60 + "c", pre_tokenizer=split({"Regex": "(a+)+$"})),
+    "quadratic": tokenizer_json("a" * 3000 + "c", pre_tokenizer=split({"Regex": "a*[bd]"})),
+    "huge-id": tokenizer_json("a", {"a": 2**53}), "same-id": tokenizer_json("a", {"a": 3, "b": 3}),
+    "wrong-types": tokenizer_json("a", {"a": "3"}, [3, ["a"], "ab"]), "list": b"[]\0a",
+    "deep": tokenizer_json("a", normalizer=json.loads('{"type":"Sequence","normalizers":[' * 20 + "]}" * 20)),
+    "not-utf8": tokenizer_json(b"ab\xff\xc3"), "dup": tokenizer_json("a").replace(b'"b": 4', b'"a": 4'),
+}
+
 HOSTILE = {
     "deep-parens": "{{ " + "(" * 6000 + "1" + ")" * 6000 + " }}",
     "deep-ifs": "{% if x %}" * 6000 + "{% endif %}" * 6000,
@@ -53,6 +119,7 @@ CONTENT = "Hi <|a|> there</think> \u4e2d\U0001f600 <|b|><|b|>\U00100000 "
 
 for folder, files in {
     "corpus-tokenizer": tokenizers,
+    "corpus-tokenizer_json": tokenizer_jsons,
     "corpus-template": {name.replace(" ", "-"): (source + "\0" + CONTENT).encode()
                         for name, source in {**TEMPLATES, **HOSTILE}.items()},
 }.items():

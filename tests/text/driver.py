@@ -69,6 +69,11 @@ class Driver:
         ids = self.ask(b"s" if special else b"e", text.encode("utf-8"))
         return list(struct.unpack(f"<{len(ids) // 4}I", ids))
 
+    def encode_whole(self, text):
+        """With what the file puts around a text."""
+        ids = self.ask(b"b", text.encode("utf-8"))
+        return list(struct.unpack(f"<{len(ids) // 4}I", ids))
+
     def decode(self, ids, in_steps=False):
         return self.ask(b"i" if in_steps else b"d", struct.pack(f"<{len(ids)}I", *ids)).decode("utf-8")
 

@@ -9,7 +9,9 @@
  *   t source sets the template                   c json   renders {"messages", "tools", "kwargs",
  *                                                         "add_generation_prompt", "continue_final", "now"}
  *   p json   as c, but the ids of the prompt
- * With MODEL replaced by --parts FILE the tokenizer is made of arrays: see read_parts. */
+ *   b text   ids, special tokens recognised, with what the file puts around a text
+ * With MODEL replaced by --parts FILE the tokenizer is made of arrays: see read_parts; by --json FILE, of a
+ * tokenizer.json; by --snapshot FOLDER, of a model's folder. */
 #include "text/inside.h"
 
 #include <errno.h>
@@ -34,9 +36,9 @@ static void add_ids(const ig_tokens *ids) {
         if (!ig_buf_add(&answer, &ids->v[i], sizeof ids->v[i])) die("answer too large");
 }
 
-static ig_status encode(ig_slice text, bool special, ig_err *err) {
+static ig_status encode(ig_slice text, bool special, bool around, ig_err *err) {
     ig_tokens ids = {0};
-    ig_encode_options opt = {.parse_special = special};
+    ig_encode_options opt = {.parse_special = special, .add_bos = around};
     ig_status st = ig_tokenizer_encode(tokenizer, scratch, text, opt, &ids, err);
     if (!st) add_ids(&ids);
     ig_tokens_free(&ids);
@@ -96,8 +98,9 @@ static ig_status chat(ig_slice json, bool want_ids, ig_err *err) {
 
 static ig_status serve(char op, ig_slice s, ig_err *err) {
     switch (op) {
-    case 'e': return encode(s, false, err);
-    case 's': return encode(s, true, err);
+    case 'e': return encode(s, false, false, err);
+    case 's': return encode(s, true, false, err);
+    case 'b': return encode(s, true, true, err);
     case 'd': return decode(s, false);
     case 'i': return decode(s, true);
     case 't': return set_template(s, err);
@@ -147,6 +150,37 @@ static ig_status read_parts(const char *path, ig_err *err) {
     return st;
 }
 
+static ig_status read_json(const char *path, ig_err *err) {
+    yyjson_doc *doc = NULL;
+    char *text = NULL;
+    size_t n = 0;
+    uint64_t start_ns = ig_clock_ns();
+    ig_status st = ig_file_slurp(&text, &n, path, REQUEST_MAX, err);
+    if (!st) st = ig_json_parse(&doc, text, n, (ig_json_limits){REQUEST_MAX, 64}, err);
+    uint64_t parsed_ns = ig_clock_ns();
+    if (!st) st = ig_tokenizer_from_json(&tokenizer, yyjson_doc_get_root(doc), NULL, err);
+    fprintf(stderr, "json: %.1f ms, tokenizer: %.1f ms\n", (double)(parsed_ns - start_ns) / 1e6,
+            (double)(ig_clock_ns() - parsed_ns) / 1e6);
+    yyjson_doc_free(doc);
+    free(text);
+    return st;
+}
+
+static ig_status read_snapshot(const char *path, ig_err *err) {
+    ig_snapshot *snapshot = NULL;
+    char *source = NULL;
+    size_t n = 0;
+    ig_status st = ig_snapshot_open(&snapshot, path, err);
+    if (!st) st = ig_tokenizer_from_snapshot(&tokenizer, snapshot, err);
+    if (!st) {
+        st = ig_template_source_from_snapshot(&source, &n, snapshot, "default", err);
+        st = st == IG_ENOTFOUND ? IG_OK : st ? st : set_template((ig_slice){source, n}, err);
+    }
+    free(source);
+    ig_snapshot_close(snapshot);
+    return st;
+}
+
 static ig_status read_model(const char *path, ig_err *err) {
     ig_gguf *g = NULL;
     ig_slice source;
@@ -167,8 +201,10 @@ int main(int argc, char **argv) {
     char op;
     uint32_t n;
     if (argc == 3 && strcmp(argv[1], "--parts") == 0) st = read_parts(argv[2], &err);
+    else if (argc == 3 && strcmp(argv[1], "--json") == 0) st = read_json(argv[2], &err);
+    else if (argc == 3 && strcmp(argv[1], "--snapshot") == 0) st = read_snapshot(argv[2], &err);
     else if (argc == 2) st = read_model(argv[1], &err);
-    else die("usage: text_driver MODEL.gguf | --parts FILE");
+    else die("usage: text_driver MODEL.gguf | --parts FILE | --json FILE | --snapshot FOLDER");
     if (st) die(err.msg);
     scratch = ig_tokenizer_scratch_make();
     answer = ig_buf_init(SIZE_MAX / 2);

@@ -1,0 +1,274 @@
+/* normalize: what a tokenizer does to a text before it is cut into words.
+ * Owns:    the steps.
+ * Threads: read-only once made.
+ * Memory:  malloc; a text may grow by a step, to TEXT_BYTES_MAX at most.
+ * A step that finds nothing to do does not copy: most text is in normal form already. */
+#include "text/bpe.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+enum { STEPS_MAX = 16, CONTENT_BYTES_MAX = 256, TEXT_BYTES_MAX = 1 << 30 };
+
+enum kind { FORM, PREPEND, REPLACE, REPLACE_MATCHES, LOWERCASE, STRIP };
+
+struct step {
+    enum kind kind;
+    int form;       /* UTF8PROC_ flags */
+    ig_slice a, b;  /* PREPEND: a; REPLACE: a by b; owned */
+    ig_regex *regex;
+    bool left, right;
+};
+
+struct ig_normal {
+    struct step step[STEPS_MAX];
+    int n;
+};
+
+ig_normal *ig_normal_make(void) {
+    return calloc(1, sizeof(ig_normal));
+}
+
+void ig_normal_free(ig_normal *n) {
+    if (!n) return;
+    for (int i = 0; i < n->n; i++) {
+        free((char *)n->step[i].a.p);
+        free((char *)n->step[i].b.p);
+        ig_regex_free(n->step[i].regex);
+    }
+    free(n);
+}
+
+/* ---- making ----------------------------------------------------------------------------------------- */
+
+static ig_status copy_text(ig_slice *out, ig_slice text, const char *what, ig_err *err) {
+    if (text.n > CONTENT_BYTES_MAX)
+        return ig_fail(err, IG_EFORMAT, "normalizer %s: text of %zu bytes, limit %d", what, text.n,
+                       CONTENT_BYTES_MAX);
+    char *p = malloc(text.n + 1);
+    if (!p) return ig_fail(err, IG_ELIMIT, "normalizer: no memory");
+    if (text.n > 0) memcpy(p, text.p, text.n);
+    *out = (ig_slice){p, text.n};
+    return IG_OK;
+}
+
+/* A step of that kind, counted at once so that what it owns is freed with the rest. */
+static struct step *next_step(ig_normal *n, enum kind kind, ig_err *err) {
+    if (n->n == STEPS_MAX) {
+        ig_fail(err, IG_EFORMAT, "normalizer of over %d steps", STEPS_MAX);
+        return NULL;
+    }
+    struct step *s = &n->step[n->n++];
+    s->kind = kind;
+    return s;
+}
+
+static ig_status add_form(ig_normal *n, int form, ig_err *err) {
+    struct step *s = next_step(n, FORM, err);
+    if (!s) return IG_EFORMAT;
+    s->form = form | UTF8PROC_STABLE;
+    return IG_OK;
+}
+
+ig_status ig_normal_add_nfc(ig_normal *n, ig_err *err) {
+    return add_form(n, UTF8PROC_COMPOSE, err);
+}
+
+ig_status ig_normal_add_prepend(ig_normal *n, ig_slice text, ig_err *err) {
+    struct step *s = next_step(n, PREPEND, err);
+    return s ? copy_text(&s->a, text, "Prepend", err) : IG_EFORMAT;
+}
+
+ig_status ig_normal_add_replace(ig_normal *n, ig_slice from, ig_slice to, ig_err *err) {
+    if (from.n == 0) return ig_fail(err, IG_EFORMAT, "normalizer Replace: an empty pattern");
+    struct step *s = next_step(n, REPLACE, err);
+    if (!s) return IG_EFORMAT;
+    ig_status st = copy_text(&s->a, from, "Replace", err);
+    return st ? st : copy_text(&s->b, to, "Replace", err);
+}
+
+static ig_slice string_of(yyjson_val *v) {
+    return yyjson_is_str(v) ? (ig_slice){yyjson_get_str(v), yyjson_get_len(v)} : (ig_slice){0};
+}
+
+static ig_status add_replace(ig_normal *n, yyjson_val *v, ig_err *err) {
+    yyjson_val *pattern = ig_json_get(v, "pattern"), *content = ig_json_get(v, "content");
+    ig_slice text = string_of(ig_json_get(pattern, "String")),
+             regex = string_of(ig_json_get(pattern, "Regex"));
+    if (!yyjson_is_str(content)) return ig_fail(err, IG_EFORMAT, "normalizer Replace: no content");
+    if (text.p) return ig_normal_add_replace(n, text, string_of(content), err);
+    if (!regex.p) return ig_fail(err, IG_EFORMAT, "normalizer Replace: no pattern");
+    struct step *s = next_step(n, REPLACE_MATCHES, err);
+    if (!s) return IG_EFORMAT;
+    ig_status st = copy_text(&s->b, string_of(content), "Replace", err);
+    return st ? st : ig_regex_make(&s->regex, regex, err);
+}
+
+static ig_status add_strip(ig_normal *n, yyjson_val *v, ig_err *err) {
+    struct step *s = next_step(n, STRIP, err);
+    if (!s) return IG_EFORMAT;
+    s->left = yyjson_is_true(ig_json_get(v, "strip_left"));
+    s->right = yyjson_is_true(ig_json_get(v, "strip_right"));
+    return IG_OK;
+}
+
+static ig_status add_json(ig_normal *n, yyjson_val *v, int depth, ig_err *err) {
+    static const struct { const char *name; int form; } forms[] = {
+        {"NFC", UTF8PROC_COMPOSE},
+        {"NFD", UTF8PROC_DECOMPOSE},
+        {"NFKC", UTF8PROC_COMPOSE | UTF8PROC_COMPAT},
+        {"NFKD", UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT},
+    };
+    ig_slice type = string_of(ig_json_get(v, "type"));
+    if (!type.p) return ig_fail(err, IG_EFORMAT, "normalizer without a type");
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
+        if (ig_slice_eq_str(type, forms[i].name)) return add_form(n, forms[i].form, err);
+    if (ig_slice_eq_str(type, "Replace")) return add_replace(n, v, err);
+    if (ig_slice_eq_str(type, "Strip")) return add_strip(n, v, err);
+    if (ig_slice_eq_str(type, "Lowercase")) return next_step(n, LOWERCASE, err) ? IG_OK : IG_EFORMAT;
+    if (ig_slice_eq_str(type, "Prepend")) {
+        ig_slice text = string_of(ig_json_get(v, "prepend"));
+        if (!text.p) return ig_fail(err, IG_EFORMAT, "normalizer Prepend: nothing to prepend");
+        return ig_normal_add_prepend(n, text, err);
+    }
+    if (ig_slice_eq_str(type, "Sequence")) {
+        yyjson_val *list = ig_json_get(v, "normalizers"), *item;
+        size_t i, max;
+        ig_status st = IG_OK;
+        if (!yyjson_is_arr(list)) return ig_fail(err, IG_EFORMAT, "normalizer Sequence: no list");
+        if (depth == 4) return ig_fail(err, IG_EFORMAT, "normalizer: Sequences too deep");
+        yyjson_arr_foreach(list, i, max, item)
+            if ((st = add_json(n, item, depth + 1, err))) return st;
+        return st;
+    }
+    return ig_fail(err, IG_EFORMAT, "normalizer \"%.*s\" is not supported",
+                   (int)(type.n < 64 ? type.n : 64), type.p);
+}
+
+ig_status ig_normal_add_json(ig_normal *n, yyjson_val *normalizer, ig_err *err) {
+    return add_json(n, normalizer, 0, err);
+}
+
+/* ---- the steps -------------------------------------------------------------------------------------- */
+
+static ig_status full(ig_err *err) {
+    return ig_fail(err, IG_ELIMIT, "normalized text over %d bytes, or no memory", TEXT_BYTES_MAX);
+}
+
+/* Each step appends its result to *out, or leaves *same: nothing changes. */
+static ig_status form(const struct step *s, ig_slice text, ig_buf *out, bool *same, ig_err *err) {
+    utf8proc_uint8_t *made = NULL;
+    /* Composing changes nothing below U+0300, compatibility below U+00A0, decomposing below U+00C0. */
+    uint8_t low = !(s->form & UTF8PROC_COMPAT) ? (s->form & UTF8PROC_COMPOSE ? 0xCC : 0xC3) : 0xC2;
+    *same = true;
+    for (size_t i = 0; i < text.n && *same; i++) *same = (uint8_t)text.p[i] < low;
+    if (*same) return IG_OK;
+    utf8proc_ssize_t n =
+        utf8proc_map((const utf8proc_uint8_t *)text.p, (utf8proc_ssize_t)text.n, &made, s->form);
+    if (n < 0) return ig_fail(err, IG_ELIMIT, "normalizer: %s", utf8proc_errmsg(n));
+    bool good = ig_buf_add(out, made, (size_t)n);
+    free(made);
+    return good ? IG_OK : full(err);
+}
+
+static ig_status replace(const struct step *s, ig_slice text, ig_buf *out, bool *same, ig_err *err) {
+    const char *at = text.p, *end = text.p + text.n;
+    const char *hit = ig_find_text(at, end, s->a);
+    *same = !hit;
+    if (!hit) return IG_OK;
+    for (; hit; hit = ig_find_text(at, end, s->a)) {
+        if (!ig_buf_add(out, at, (size_t)(hit - at)) || !ig_buf_add(out, s->b.p, s->b.n)) return full(err);
+        at = hit + s->a.n;
+    }
+    return ig_buf_add(out, at, (size_t)(end - at)) ? IG_OK : full(err);
+}
+
+static ig_status replace_matches(const struct step *s, ig_regex_scratch *scratch, ig_slice text, ig_buf *out,
+                                 bool *same, ig_err *err) {
+    size_t done = 0, at = 0, from, to;
+    *same = true;
+    while (at <= text.n) {
+        ig_status st = ig_regex_find(s->regex, scratch, text, at, &from, &to, err);
+        if (st) return st;
+        if (from == SIZE_MAX) break;
+        bool follows = from == to && from == done && !*same; /* an empty match right behind another is none */
+        if (!follows) {
+            *same = false;
+            if (!ig_buf_add(out, text.p + done, from - done) || !ig_buf_add(out, s->b.p, s->b.n))
+                return full(err);
+            done = to;
+        }
+        at = to;
+        if (from == to) {
+            size_t len = 1;
+            if (at < text.n) (void)ig_utf8_next((const uint8_t *)text.p + at, text.n - at, &len);
+            at += len;
+        }
+    }
+    if (*same) return IG_OK;
+    return ig_buf_add(out, text.p + done, text.n - done) ? IG_OK : full(err);
+}
+
+static ig_status lowercase(ig_slice text, ig_buf *out, bool *same, ig_err *err) {
+    *same = false;
+    for (size_t at = 0, len; at < text.n; at += len) {
+        (void)ig_utf8_next((const uint8_t *)text.p + at, text.n - at, &len);
+        uint32_t c = ig_char_at((const uint8_t *)text.p + at, len);
+        utf8proc_uint8_t low[5];
+        bool good;
+        if (c == 0x130) { /* the one letter whose lower case is two characters */
+            good = ig_buf_add(out, "i\xCC\x87", 3);
+        } else {
+            utf8proc_ssize_t n = utf8proc_encode_char(utf8proc_tolower((utf8proc_int32_t)c), low);
+            good = ig_buf_add(out, low, (size_t)n);
+        }
+        if (!good) return full(err);
+    }
+    return IG_OK;
+}
+
+static ig_slice strip(const struct step *s, ig_slice text) {
+    size_t len, from;
+    while (s->left && text.n > 0) {
+        (void)ig_utf8_next((const uint8_t *)text.p, text.n, &len);
+        if (!ig_utf8_is_blank(ig_char_at((const uint8_t *)text.p, len))) break;
+        text = (ig_slice){text.p + len, text.n - len};
+    }
+    while (s->right && text.n > 0 && ig_utf8_is_blank(ig_utf8_before(text, text.n, &from))) text.n = from;
+    return text;
+}
+
+static ig_status prepend(const struct step *s, ig_slice text, ig_buf *out, bool *same, ig_err *err) {
+    *same = text.n == 0;
+    if (*same) return IG_OK;
+    return ig_buf_add(out, s->a.p, s->a.n) && ig_buf_add(out, text.p, text.n) ? IG_OK : full(err);
+}
+
+ig_status ig_normal_apply(const ig_normal *n, ig_regex_scratch *scratch, ig_slice text, ig_buf *held,
+                          ig_slice *out, ig_err *err) {
+    ig_buf made = ig_buf_init(TEXT_BYTES_MAX); /* the text is here, in *held, or the caller's */
+    ig_status st = IG_OK;
+    held->n_max = TEXT_BYTES_MAX;
+    for (int i = 0; i < n->n && !st; i++) {
+        const struct step *s = &n->step[i];
+        bool same = true;
+        ig_buf_clear(&made);
+        switch (s->kind) {
+        case FORM: st = form(s, text, &made, &same, err); break;
+        case PREPEND: st = prepend(s, text, &made, &same, err); break;
+        case REPLACE: st = replace(s, text, &made, &same, err); break;
+        case REPLACE_MATCHES: st = replace_matches(s, scratch, text, &made, &same, err); break;
+        case LOWERCASE: st = lowercase(text, &made, &same, err); break;
+        case STRIP: text = strip(s, text); break;
+        }
+        if (same || st) continue;
+        ig_buf swap = *held;
+        *held = made;
+        made = swap;
+        text = (ig_slice){held->n ? held->p : "", held->n};
+    }
+    ig_buf_free(&made);
+    *out = text;
+    return st;
+}
