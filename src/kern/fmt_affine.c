@@ -81,12 +81,14 @@ INLINE void pack(uint8_t *panel, const uint8_t *row, int lane, int n_cols, const
                   *biases = scales + (size_t)n_groups * bytes;
     for (int g = 0; g < n_groups; g++, panel += panel_bytes(s)) {
         for (int i = 0; i < s.group / 32; i++) {
+            const uint8_t *from = row + (size_t)(g * s.group + i * 32) * (size_t)s.bits / 8;
             uint8_t code[32], *block = panel + i * block_bytes(s);
-            for (int k = 0; k < 32; k++) code[k] = (uint8_t)code_of_file(row, g * s.group + i * 32 + k, s);
-            if (s.bits == 4)
+            if (s.bits == 4) {
+                for (int k = 0; k < 16; k++) code[2 * k] = from[k] & 15, code[2 * k + 1] = from[k] >> 4;
                 pack_nibbles(block, code, lane);
-            else
-                for (int k = 0; k < 32; k++) block[code8_place(lane, k)] = code[k];
+            } else {
+                pack_codes8(block, from, lane);
+            }
         }
         __builtin_memcpy(panel + scales_at(s) + (size_t)lane * bytes, scales + (size_t)g * bytes, bytes);
         __builtin_memcpy(panel + scales_at(s) + (size_t)(IG_PANEL_ROWS + lane) * bytes,

@@ -32,8 +32,15 @@ static inline int nibble_at(const uint8_t *block, int lane, int k) {
     return k < 16 ? b & 15 : b >> 4;
 }
 static inline void pack_nibbles(uint8_t *block, const uint8_t code[32], int lane) {
-    for (int k = 0; k < 16; k++)
-        block[(k / 4) * 64 + lane * 4 + (k & 3)] = (uint8_t)((code[k] & 15) | code[k + 16] << 4);
+    uint8_t b[16];
+    for (int k = 0; k < 16; k++) b[k] = (uint8_t)((code[k] & 15) | code[k + 16] << 4);
+    for (int j = 0; j < 4; j++) __builtin_memcpy(block + j * 64 + lane * 4, b + 4 * j, 4);
+}
+/* The codes of inputs 4j to 4j + 3, a byte each. */
+static inline uint32_t codes_word(const uint8_t code[32], int j) {
+    uint32_t w;
+    __builtin_memcpy(&w, code + 4 * j, 4);
+    return w;
 }
 
 /* Where input k stands when the middle two of each four change places, so that the even and the odd bytes of
@@ -48,6 +55,13 @@ static inline int middle_turned(int k) {
 enum { CODES8_BYTES = 512 };
 static inline size_t code8_place(int lane, int k) {
     return (size_t)((k / 4) * 64 + lane * 4 + (middle_turned(k) & 3));
+}
+
+static inline void pack_codes8(uint8_t *block, const uint8_t code[32], int lane) {
+    for (int j = 0; j < 8; j++) {
+        const uint8_t *c = code + 4 * j, turned[4] = {c[0], c[2], c[1], c[3]};
+        __builtin_memcpy(block + j * 64 + lane * 4, turned, 4);
+    }
 }
 
 #define FMT_KERN(op_, word, fmt_)                                                                       \

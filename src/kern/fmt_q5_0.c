@@ -14,10 +14,18 @@ static inline int code_at(const uint8_t *block, int lane, int k) {
     int high = block[HIGH_AT + lane * 4 + (k & 3)] >> (k / 4) & 1;
     return nibble_at(block, lane, k) | high << 4;
 }
+/* Bit i of b as the lowest of byte i. */
+static inline uint64_t spread(uint8_t b) {
+    uint64_t x = (uint64_t)b * 0x0101010101010101u & 0x8040201008040201u;
+    return (x + 0x7f7f7f7f7f7f7f7fu) >> 7 & 0x0101010101010101u;
+}
 static void codes_of_file(uint8_t code[32], const uint8_t *block) {
+    uint64_t fifth[4];
+    for (int i = 0; i < 4; i++) fifth[i] = spread(block[2 + i]) << 4;
+    __builtin_memcpy(code, fifth, 32);
     for (int i = 0; i < 16; i++) {
-        code[i] = (uint8_t)((block[6 + i] & 15) | (block[2 + i / 8] >> (i & 7) & 1) << 4);
-        code[i + 16] = (uint8_t)(block[6 + i] >> 4 | (block[4 + i / 8] >> (i & 7) & 1) << 4);
+        code[i] = (uint8_t)(code[i] | (block[6 + i] & 15));
+        code[i + 16] = (uint8_t)(code[i + 16] | block[6 + i] >> 4);
     }
 }
 
@@ -55,11 +63,12 @@ static void unpack_q5_0(float *out, const uint8_t *panel, int lane, int n_cols) 
 #ifdef SIMD_REFERENCE
 static void pack_q5_0(uint8_t *panel, const uint8_t *row, int lane, int n_cols) {
     for (int b = 0; b < n_cols / 32; b++, panel += BLOCK_BYTES, row += 22) {
-        uint8_t code[32], high[4] = {0};
+        uint8_t code[32];
+        uint32_t high = 0;
         codes_of_file(code, row);
         pack_nibbles(panel, code, lane);
-        for (int k = 0; k < 32; k++) high[k & 3] = (uint8_t)(high[k & 3] | (code[k] >> 4) << (k / 4));
-        __builtin_memcpy(panel + HIGH_AT + lane * 4, high, 4);
+        for (int j = 0; j < 8; j++) high |= (codes_word(code, j) >> 4 & 0x01010101u) << j;
+        __builtin_memcpy(panel + HIGH_AT + lane * 4, &high, 4);
         __builtin_memcpy(panel + D_AT + lane * 2, row, 2);
     }
 }

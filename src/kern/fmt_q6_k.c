@@ -21,11 +21,12 @@ enum {
     GROUP_BYTES = D_AT + 32
 };
 
-/* Input k of the block j of 32. */
-static inline int code_of_file(const uint8_t *group, int j, int k) {
-    const uint8_t *low = group + j / 4 * 64, *high = group + HIGH_AT + j / 4 * 32;
-    int b = low[(j & 1) * 32 + k], top = high[k] >> (j & 3) * 2 & 3;
-    return (j & 2 ? b >> 4 : b & 15) | top << 4;
+/* The block j of 32 inputs. */
+static void codes_of_file(uint8_t code[32], const uint8_t *group, int j) {
+    const uint8_t *low = group + j / 4 * 64 + (j & 1) * 32, *high = group + HIGH_AT + j / 4 * 32;
+    const int low_shift = j & 2 ? 4 : 0, high_shift = (j & 3) * 2;
+    for (int k = 0; k < 32; k++)
+        code[k] = (uint8_t)((low[k] >> low_shift & 15) | (high[k] >> high_shift & 3) << 4);
 }
 static inline int code_at(const uint8_t *block, int lane, int input) {
     int k = middle_turned(input);
@@ -57,11 +58,14 @@ static void linear_q6_k(float *tile, const uint8_t *panel, const ig_act *x, int 
 }
 static void dequant_q6_k(float *out, const uint8_t *row, int n_cols) {
     for (int g = 0; g < n_cols / GROUP; g++, row += FILE_BYTES)
-        for (int j = 0; j < 8; j++, out += 32)
+        for (int j = 0; j < 8; j++, out += 32) {
+            uint8_t code[32];
+            codes_of_file(code, row, j);
             for (int k = 0; k < 32; k++) {
                 float ds = half_at(row + FILE_D_AT) * signed_at(row + FILE_SC_AT + 2 * j + k / 16);
-                out[k] = ds * (float)(code_of_file(row, j, k) - 32);
+                out[k] = ds * (float)(code[k] - 32);
             }
+        }
 }
 static void unpack_q6_k(float *out, const uint8_t *panel, int lane, int n_cols) {
     for (int g = 0; g < n_cols / GROUP; g++, panel += GROUP_BYTES)
@@ -78,15 +82,15 @@ static void unpack_q6_k(float *out, const uint8_t *panel, int lane, int n_cols) 
 static void pack_q6_k(uint8_t *panel, const uint8_t *row, int lane, int n_cols) {
     for (int g = 0; g < n_cols / GROUP; g++, panel += GROUP_BYTES, row += FILE_BYTES) {
         for (int j = 0; j < 8; j++) {
-            uint8_t *w = panel + j * BLOCK_BYTES, code[32], top[8] = {0};
-            for (int k = 0; k < 32; k++) {
-                code[k] = (uint8_t)code_of_file(row, j, middle_turned(k)); /* its own inverse */
-                uint8_t *t = top + k / 16 * 4 + (k & 3);
-                *t = (uint8_t)(*t | (code[k] >> 4) << (k & 15) / 4 * 2);
-            }
-            pack_nibbles(w, code, lane);
+            uint8_t *w = panel + j * BLOCK_BYTES, code[32], turned[32];
+            codes_of_file(code, row, j);
+            for (int k = 0; k < 32; k++) turned[k] = code[middle_turned(k)]; /* its own inverse */
+            pack_nibbles(w, turned, lane);
             for (int run = 0; run < 2; run++) {
-                __builtin_memcpy(w + TOP_AT + run * 64 + lane * 4, top + run * 4, 4);
+                uint32_t top = 0;
+                for (int i = 0; i < 4; i++)
+                    top |= (codes_word(turned, run * 4 + i) >> 4 & 0x03030303u) << 2 * i;
+                __builtin_memcpy(w + TOP_AT + run * 64 + lane * 4, &top, 4);
                 w[SC_AT + run * 16 + lane] = row[FILE_SC_AT + 2 * j + run];
             }
         }

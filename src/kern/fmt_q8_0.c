@@ -46,7 +46,7 @@ static void unpack_q8_0(float *out, const uint8_t *panel, int lane, int n_cols) 
 #ifdef SIMD_REFERENCE
 static void pack_q8_0(uint8_t *panel, const uint8_t *row, int lane, int n_cols) {
     for (int b = 0; b < n_cols / 32; b++, panel += BLOCK_BYTES, row += 34) {
-        for (int k = 0; k < 32; k++) panel[code8_place(lane, k)] = row[2 + k];
+        pack_codes8(panel, row + 2, lane);
         __builtin_memcpy(panel + D_AT + lane * 2, row, 2);
     }
 }
