@@ -54,9 +54,10 @@ static ig_status forward(bench *b, step *s, int n_rows, int n_want, ig_err *err)
 /* n tokens into an empty sequence, in chunks; the logits of the last one are wanted. */
 static ig_status prefill(bench *b, step *s, int which, int n, ig_err *err) {
     ig_kv_seq *seq = s->kv_seq[which];
-    if (!ig_kv_seq_reserve(b->kv, seq, n)) return ig_fail(err, IG_ELIMIT, "bench: no room for %d tokens", n);
     for (int at = 0; at < n;) {
         int rows = n - at < CHUNK_ROWS ? n - at : CHUNK_ROWS;
+        if (!ig_kv_seq_reserve(b->kv, seq, at + rows))
+            return ig_fail(err, IG_ELIMIT, "bench: no room for %d tokens", at + rows);
         for (int i = 0; i < rows; i++) {
             s->token[i] = some_token(b, (uint32_t)(at + i));
             s->pos[i] = at + i;
@@ -224,9 +225,10 @@ static ig_status prepare(bench *b, const ig_loaded *l, ig_err *err) {
         return ig_fail(err, IG_EINVAL,
                        "--prompt-tokens %d and twice --tokens %d are more than the context of %d",
                        b->n_prompt, b->n_tokens, n_train);
-    int n_blocks = (ig_kv_blocks_for(b->n_ctx) + 1) * b->n_batch;
+    const ig_kv_shape shape = ig_model_kv_shape(l->model);
+    const ig_kv_room room = ig_kv_room_for(shape, b->n_batch, b->n_ctx, CHUNK_ROWS);
     b->arena.cap_bytes = ig_model_plan(l->model, CHUNK_ROWS, b->n_batch, b->n_ctx);
-    ig_status st = ig_kv_pool_make(&b->kv, ig_model_kv_shape(l->model), n_blocks, b->n_batch, b->n_ctx, err);
+    ig_status st = ig_kv_pool_make(&b->kv, shape, room, b->n_batch, b->n_ctx, err);
     if (!st) st = ig_pages_map(&step_memory, b->arena.cap_bytes, true, err);
     b->arena.base = step_memory;
     b->logits =

@@ -76,41 +76,83 @@ static uint64_t add(uint64_t a, uint64_t b) { /* a sum too large stays too large
     return a > UINT64_MAX - b ? UINT64_MAX : a + b;
 }
 
-/* All numbers of a plan of this context and so many blocks. */
+/* A context for each slot, and a block more for the copy that a writer takes. */
+static int all_blocks(const ig_engine_config *c, int n_ctx) {
+    return c->n_slots * (ig_kv_blocks_for(n_ctx) + 1);
+}
+
+/* Blocks of a windowed group beside n of those that see all: beside one context what one request runs on,
+ * beside a context for each slot the windows of all and KEPT_WINDOWS for each; even between and beyond. */
+static int windowed_blocks(ig_kv_group g, const ig_engine_config *c, int n_ctx, int n) {
+    const int one = ig_kv_blocks_for(n_ctx), all = all_blocks(c, n_ctx);
+    const int runs_on = ig_kv_held_most(g, n_ctx, c->prefill_chunk);
+    int64_t slot = runs_on + KEPT_WINDOWS * ((int64_t)ig_kv_held_most(g, n_ctx, 1) + 1);
+    if (slot > one + 1) slot = one + 1;
+    int64_t w = n >= all ? slot * n / (one + 1)
+                         : runs_on + (n - one) * (c->n_slots * slot - runs_on) / (all - one);
+    return w < n ? (int)w : n;
+}
+
+static ig_kv_room room_of(const ig_backend *b, const ig_engine_config *c, int n_ctx, int n) {
+    ig_kv_room r = {{0}};
+    for (int g = 0; g < b->kv.n_groups; g++)
+        r.n_blocks[g] = b->kv.group[g].window == 0 ? n : windowed_blocks(b->kv.group[g], c, n_ctx, n);
+    return r;
+}
+
+/* All numbers of a plan of this context and n blocks of those that see all, n at least a context. */
 static ig_engine_plan plan_of(const ig_backend *b, const ig_engine_config *c, uint64_t usable, int n_ctx,
-                              int n_blocks) {
+                              int n) {
     ig_engine e = {0};
     ig_arena step = {.counting = true}, tables = {.counting = true};
     ig_engine_plan p = {.weights_bytes = b->weights_bytes, .usable_bytes = usable, .n_ctx = n_ctx,
-                        .n_blocks = n_blocks, .n_slots = c->n_slots};
+                        .room = room_of(b, c, n_ctx, n), .n_slots = c->n_slots};
 
     set_sizes(&e, b, c);
     e.plan = p;
     lay_out_step(&e, &step);
     lay_out_tables(&e, &tables);
     p.step_bytes = step.used_bytes;
-    p.kv_bytes = (uint64_t)n_blocks * ig_kv_block_bytes(b->kv);
-    p.table_bytes = tables.used_bytes + sizeof e + ig_kv_pool_table_bytes(n_blocks, c->n_slots, n_ctx);
+    p.kv_bytes = ig_kv_room_bytes(b->kv, p.room);
+    p.table_bytes = tables.used_bytes + sizeof e + ig_kv_pool_table_bytes(b->kv, p.room, c->n_slots, n_ctx);
     p.total_bytes = add(p.weights_bytes, add(p.step_bytes, add(p.kv_bytes, p.table_bytes + RESERVE_BYTES)));
     p.fits = p.total_bytes <= usable;
     return p;
 }
 
-/* The most blocks, at most n_max, with which this context fits; 0: none. */
-static int blocks_that_fit(const ig_backend *b, const ig_engine_config *c, uint64_t usable, int n_ctx,
-                           int n_max) {
-    int lo = 0, hi = n_max;
-    while (lo < hi) {
+static bool is_within(const ig_engine_plan *p, const ig_engine_config *c) {
+    return p->fits && (c->kv_budget_bytes == 0 || p->kv_bytes <= c->kv_budget_bytes);
+}
+
+/* The largest plan of this context: at least a context of blocks, at most n_max. Not within: none is. */
+static ig_engine_plan largest_plan(const ig_backend *b, const ig_engine_config *c, uint64_t usable, int n_ctx,
+                                   int n_max) {
+    int lo = ig_kv_blocks_for(n_ctx), hi = n_max;
+    ig_engine_plan best = plan_of(b, c, usable, n_ctx, lo);
+    while (is_within(&best, c) && lo < hi) {
         int mid = lo + (hi - lo + 1) / 2;
-        if (plan_of(b, c, usable, n_ctx, mid).fits) lo = mid;
+        ig_engine_plan p = plan_of(b, c, usable, n_ctx, mid);
+        if (is_within(&p, c)) best = p, lo = mid;
         else hi = mid - 1;
     }
-    return lo;
+    return best;
 }
 
 static bool context_fits(const ig_backend *b, const ig_engine_config *c, uint64_t usable, int n_ctx) {
     ig_engine_plan p = plan_of(b, c, usable, n_ctx, ig_kv_blocks_for(n_ctx));
-    return p.fits && (c->kv_budget_bytes == 0 || p.kv_bytes <= c->kv_budget_bytes);
+    return is_within(&p, c);
+}
+
+/* "512 blocks that see all, 17 in windows of 512" */
+static void describe_room(char *out, size_t n, const ig_backend *b, const ig_engine_plan *p) {
+    size_t at = 0;
+    *out = '\0';
+    for (int g = 0; g < b->kv.n_groups && at < n; g++) {
+        const int window = b->kv.group[g].window, blocks = p->room.n_blocks[g];
+        const char *comma = g > 0 ? ", " : "";
+        if (window == 0) at += (size_t)snprintf(out + at, n - at, "%s%d blocks that see all", comma, blocks);
+        else at += (size_t)snprintf(out + at, n - at, "%s%d in windows of %d", comma, blocks, window);
+    }
 }
 
 static ig_status refuse(const ig_backend *b, const ig_engine_config *c, const ig_engine_plan *p,
@@ -123,20 +165,29 @@ static ig_status refuse(const ig_backend *b, const ig_engine_config *c, const ig
         else hi = mid - 1;
     }
     if (lo >= 2) snprintf(advice, sizeof advice, "the largest context that fits is %d", lo);
-    uint64_t one = (uint64_t)ig_kv_blocks_for(p->n_ctx) * ig_kv_block_bytes(b->kv);
-    if (c->kv_budget_bytes > 0 && c->kv_budget_bytes < one)
+    char room[128];
+    describe_room(room, sizeof room, b, p);
+    if (c->kv_budget_bytes > 0 && c->kv_budget_bytes < p->kv_bytes)
         return ig_fail(err, IG_ELIMIT,
-                       "keys and values of %d tokens need %" PRIu64 " bytes, their budget is %" PRIu64 ": %s",
-                       p->n_ctx, one, c->kv_budget_bytes, advice);
+                       "keys and values of %d tokens (%s) need %" PRIu64 " bytes, their budget is %" PRIu64
+                       ": %s", p->n_ctx, room, p->kv_bytes, c->kv_budget_bytes, advice);
     return ig_fail(err, IG_ELIMIT,
-                   "memory: weights %" PRIu64 " + step %" PRIu64 " + keys and values of %d tokens %" PRIu64
+                   "memory: weights %" PRIu64 " + step %" PRIu64
+                   " + keys and values of %d tokens (%s) %" PRIu64
                    " + tables %" PRIu64 " + reserve %d = %" PRIu64 " bytes, usable are %" PRIu64 ": %s",
-                   p->weights_bytes, p->step_bytes, p->n_blocks * IG_KV_BLOCK_TOKENS, p->kv_bytes,
-                   p->table_bytes, RESERVE_BYTES, p->total_bytes, p->usable_bytes, advice);
+                   p->weights_bytes, p->step_bytes, p->n_ctx, room, p->kv_bytes, p->table_bytes,
+                   RESERVE_BYTES, p->total_bytes, p->usable_bytes, advice);
 }
 
 static int clamp_blocks(uint64_t n) {
     return n > (1u << 24) ? 1 << 24 : (int)n;
+}
+
+static uint64_t main_block_bytes(const ig_backend *b) {
+    for (int g = 0; g < b->kv.n_groups; g++)
+        if (b->kv.group[g].window == 0) return ig_kv_group_block_bytes(b->kv.group[g]);
+    ig_assert(!"ig_kv_kept left a group that sees all");
+    return 0;
 }
 
 ig_status ig_engine_plan_on(ig_engine_plan *out, const ig_backend *b, const ig_engine_config *c,
@@ -144,27 +195,18 @@ ig_status ig_engine_plan_on(ig_engine_plan *out, const ig_backend *b, const ig_e
     ig_status st = check_config(b, c, err);
     if (st) return st;
 
-    uint64_t usable = c->memory_budget_bytes, block = ig_kv_block_bytes(b->kv);
+    uint64_t usable = c->memory_budget_bytes;
     if (usable == 0) usable = add(ig_memory_available_bytes(), b->weights_bytes) / 4 * 3;
-    int n_ctx = c->n_ctx ? c->n_ctx : b->n_ctx, one = ig_kv_blocks_for(n_ctx), n_blocks;
-    if (c->kv_budget_bytes > 0) {
-        n_blocks = clamp_blocks(c->kv_budget_bytes / block);
-        if (n_blocks < one || !plan_of(b, c, usable, n_ctx, n_blocks).fits) {
-            ig_engine_plan p = plan_of(b, c, usable, n_ctx, n_blocks > one ? n_blocks : one);
-            return refuse(b, c, &p, err);
-        }
-    } else {
-        /* A whole context for each slot and a block more for the copy that a writer takes. */
-        int most = c->n_slots * (one + 1), cap = clamp_blocks(usable / 5 * 2 / block);
-        if (most > cap) most = cap;
-        if (most < one) most = one;
-        n_blocks = blocks_that_fit(b, c, usable, n_ctx, most);
-        if (n_blocks < one) {
-            ig_engine_plan p = plan_of(b, c, usable, n_ctx, one);
-            return refuse(b, c, &p, err);
-        }
+    int n_ctx = c->n_ctx ? c->n_ctx : b->n_ctx, most = clamp_blocks(c->kv_budget_bytes / main_block_bytes(b));
+    ig_engine_config within = *c;
+    if (c->kv_budget_bytes == 0) { /* at most 40 %, and a context in any case */
+        ig_engine_plan one = plan_of(b, c, usable, n_ctx, ig_kv_blocks_for(n_ctx));
+        most = all_blocks(c, n_ctx);
+        within.kv_budget_bytes = usable / 5 * 2 > one.kv_bytes ? usable / 5 * 2 : one.kv_bytes;
     }
-    *out = plan_of(b, c, usable, n_ctx, n_blocks);
+    ig_engine_plan p = largest_plan(b, &within, usable, n_ctx, most);
+    if (!is_within(&p, &within)) return refuse(b, c, &p, err);
+    *out = p;
     return IG_OK;
 }
 
@@ -190,7 +232,7 @@ ig_backend ig_engine_backend(const ig_model *m) {
         .n_vocab = c->n_vocab,
         .n_ctx = c->n_ctx_train,
         .n_threads = ig_pool_threads(ig_model_pool(m)),
-        .kv = ig_model_kv_shape(m),
+        .kv = ig_kv_kept(ig_model_kv_shape(m)),
         .weights_bytes = ig_model_weights_bytes(m),
     };
 }
@@ -228,7 +270,7 @@ ig_status ig_engine_make_on(ig_engine **out, const ig_backend *b, const ig_engin
     ig_arena all = {.base = e->map, .cap_bytes = e->map_bytes};
     lay_out_step(e, &all);
     lay_out_tables(e, &all);
-    st = ig_kv_pool_make(&e->kv, b->kv, plan.n_blocks, plan.n_slots, plan.n_ctx, err);
+    st = ig_kv_pool_make(&e->kv, b->kv, plan.room, plan.n_slots, plan.n_ctx, err);
     if (st) goto out;
     st = ig_queue_make(&e->inbox, c->queue_max, sizeof(ig_gen *), err);
     if (st) goto out;
@@ -381,8 +423,10 @@ void ig_engine_count(ig_engine *e) {
     for (int i = 0; i < e->n_running; i++) n_prefilling += atomic_load(&e->running[i]->n_tokens) == 0;
     atomic_store(&c->n_running, e->n_running);
     atomic_store(&c->n_prefilling, n_prefilling);
-    atomic_store(&c->n_free, kv.n_free);
-    atomic_store(&c->n_cached, kv.n_cached);
+    for (int g = 0; g < kv.n_groups; g++) {
+        atomic_store(&c->n_free[g], kv.group[g].n_free);
+        atomic_store(&c->n_cached[g], kv.group[g].n_cached);
+    }
     atomic_store(&c->n_lookup_tokens, kv.n_lookup_tokens);
     atomic_store(&c->n_hit_tokens, kv.n_hit_tokens);
     atomic_store(&c->n_evicted, kv.n_evicted);
@@ -390,7 +434,7 @@ void ig_engine_count(ig_engine *e) {
 
 ig_engine_stats ig_engine_stats_of(ig_engine *e) {
     const ig_engine_counts *c = &e->counts;
-    return (ig_engine_stats){
+    ig_engine_stats s = {
         .n_running = atomic_load(&c->n_running),
         .n_queued = atomic_load(&e->n_queued),
         .n_prefilling = atomic_load(&c->n_prefilling),
@@ -406,14 +450,16 @@ ig_engine_stats ig_engine_stats_of(ig_engine *e) {
         .n_failed = atomic_load(&c->n_failed),
         .n_done = atomic_load(&c->n_done),
         .step_started_ns = atomic_load(&c->step_started_ns),
-        .kv = {.n_blocks = e->plan.n_blocks,
-               .n_free = atomic_load(&c->n_free),
-               .n_cached = atomic_load(&c->n_cached),
+        .kv = {.n_groups = e->model.kv.n_groups,
                .n_lookup_tokens = atomic_load(&c->n_lookup_tokens),
                .n_hit_tokens = atomic_load(&c->n_hit_tokens),
                .n_evicted = atomic_load(&c->n_evicted)},
-        .kv_block_bytes = ig_kv_block_bytes(e->model.kv),
     };
+    for (int g = 0; g < s.kv.n_groups; g++)
+        s.kv.group[g] = (struct ig_kv_group_stats){
+            e->plan.room.n_blocks[g], atomic_load(&c->n_free[g]), atomic_load(&c->n_cached[g]),
+            ig_kv_group_block_bytes(e->model.kv.group[g])};
+    return s;
 }
 
 ig_engine_plan ig_engine_plan_of(const ig_engine *e) {

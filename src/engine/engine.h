@@ -69,10 +69,12 @@ ig_engine_config ig_engine_defaults(void);
 
 /* What a configuration needs, before anything is taken: IG_ELIMIT with all the numbers and the largest
  * context that would fit, when it does not. Chosen for kv: a context for each slot, at most 40 % of what
- * is usable, at least one whole context. */
+ * is usable, at least one whole context. Of layers with a window a slot needs what a running request holds,
+ * and gets as much again for windows of prompts and answers that will be asked to go on. */
 typedef struct ig_engine_plan {
     uint64_t weights_bytes, step_bytes, kv_bytes, table_bytes, total_bytes, usable_bytes;
-    int n_ctx, n_blocks, n_slots;
+    int n_ctx, n_slots;
+    ig_kv_room room; /* blocks of each group; kv_bytes are theirs */
     bool fits; /* always true in a plan that was given out */
 } ig_engine_plan;
 
@@ -123,7 +125,6 @@ typedef struct ig_engine_stats {
     uint64_t n_canceled, n_failed, n_done;
     uint64_t step_started_ns; /* 0: idle. A watchdog reads it: no step may take minutes */
     ig_kv_stats kv;
-    uint64_t kv_block_bytes;
 } ig_engine_stats;
 ig_engine_stats ig_engine_stats_of(ig_engine *e);
 ig_engine_plan ig_engine_plan_of(const ig_engine *e);

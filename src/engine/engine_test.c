@@ -78,7 +78,7 @@ TEST(a_request_runs_to_its_end_and_its_numbers_are_right) {
     CHECK(s.n_prompt == 8 && s.n_tokens == 30 && s.n_cached == 0 && s.n_prefilled == 8);
     ig_engine_stats e = ig_engine_stats_of(engine);
     CHECK(e.n_done == 1 && e.n_running == 0 && e.n_queued == 0 && e.n_generated_tokens == 30);
-    CHECK(e.kv.n_free + e.kv.n_cached == 20);
+    CHECK(e.kv.group[0].n_free + e.kv.group[0].n_cached == 20);
     ig_gen_release(g);
     ig_engine_stop(engine);
 }
@@ -266,13 +266,15 @@ TEST(a_plan_that_does_not_fit_names_the_largest_context_that_would) {
 
     c.memory_budget_bytes = 1u << 30;
     CHECK(ig_engine_plan_on(&p, &b, &c, &err) == IG_OK);
-    CHECK(p.fits && p.n_ctx == 4096 && p.n_blocks == 4 * 65 && p.kv_bytes == (uint64_t)p.n_blocks * block);
+    CHECK(p.fits && p.n_ctx == 4096 && p.room.n_blocks[0] == 4 * 65);
+    CHECK(p.kv_bytes == (uint64_t)p.room.n_blocks[0] * block);
     CHECK(p.total_bytes == p.weights_bytes + p.step_bytes + p.kv_bytes + p.table_bytes + RESERVE_BYTES);
     uint64_t enough = p.total_bytes;
     c.memory_budget_bytes = enough;
-    CHECK(ig_engine_plan_on(&p, &b, &c, &err) == IG_OK && p.n_blocks == 4 * 65);
+    CHECK(ig_engine_plan_on(&p, &b, &c, &err) == IG_OK && p.room.n_blocks[0] == 4 * 65);
     c.memory_budget_bytes = enough - 1;
-    CHECK(ig_engine_plan_on(&p, &b, &c, &err) == IG_OK && p.n_blocks < 4 * 65 && p.n_blocks >= 64);
+    CHECK(ig_engine_plan_on(&p, &b, &c, &err) == IG_OK);
+    CHECK(p.room.n_blocks[0] < 4 * 65 && p.room.n_blocks[0] >= 64);
     CHECK(p.total_bytes <= enough - 1);
 
     c.memory_budget_bytes = RESERVE_BYTES + 200000;
@@ -294,7 +296,7 @@ TEST(a_kv_budget_below_one_context_is_refused_with_both_numbers) {
     ig_err err = {0};
     CHECK(ig_engine_plan_on(&p, &b, &c, &err) == IG_ELIMIT && strstr(err.msg, "context that fits is 960"));
     c.n_ctx = 960;
-    CHECK(ig_engine_plan_on(&p, &b, &c, &err) == IG_OK && p.n_blocks == 15);
+    CHECK(ig_engine_plan_on(&p, &b, &c, &err) == IG_OK && p.room.n_blocks[0] == 15);
     c.n_ctx = 1001;
     CHECK(ig_engine_plan_on(&p, &b, &c, &err) == IG_EINVAL && strstr(err.msg, "1001"));
     c = fake_config(65, 15);
@@ -313,7 +315,7 @@ TEST(every_budget_below_enough_is_refused_and_every_plan_keeps_its_promise) {
         ig_err err = {0};
         c.memory_budget_bytes = budget;
         ig_status st = ig_engine_plan_on(&p, &b, &c, &err);
-        CHECK(st == IG_OK ? p.total_bytes <= budget && p.n_blocks >= 5 : st == IG_ELIMIT && !fitted);
+        CHECK(st == IG_OK ? p.total_bytes <= budget && p.room.n_blocks[0] >= 5 : st == IG_ELIMIT && !fitted);
         fitted = fitted || st == IG_OK;
     }
     CHECK(fitted);
@@ -421,7 +423,7 @@ TEST(many_threads_submit_cancel_release_and_read_at_once) {
               "%d requests, %d done, %d cancelled, %d failed", n_requests, (int)s.n_done, (int)s.n_canceled,
               (int)s.n_failed);
     CHECK(s.n_done > 100 && s.n_canceled > 0);
-    CHECK(s.kv.n_free + s.kv.n_cached == 16);
+    CHECK(s.kv.group[0].n_free + s.kv.group[0].n_cached == 16);
     int n_mallocs = ig_test_watched_mallocs();
     CHECK_MSG(n_mallocs == 0, "the engine thread called malloc %d times", n_mallocs);
     ig_engine_stop(engine);

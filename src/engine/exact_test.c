@@ -323,7 +323,7 @@ TEST(one_other_token_and_one_wrong_bit_in_a_cached_row_do_change_the_logits) { /
     turn(); /* 64 rows; then a bit of the value of position 10 in a middle layer */
     CHECK(job->seq->n_tokens == 64);
     ig_kv_shape s = engine->model.kv;
-    uint16_t *k = ig_kv_at(engine->kv, job->seq->block[0], (ig_kv_layer){0, s.group[0].n_layers / 2}, 0);
+    uint16_t *k = ig_kv_at(engine->kv, job->seq->block[0][0], (ig_kv_layer){0, s.group[0].n_layers / 2}, 0);
     k[s.group[0].head_dim * (IG_KV_BLOCK_TOKENS + 10) + 5] ^= 1u << 8;
     end_job(job);
     CHECK(!same_logits(logits, base_logits, N_LAST));

@@ -20,6 +20,7 @@ int ig_test_watched_mallocs(void); /* since the last call */
 enum { V = 96, EOS = 0, FAULT = V - 2, POISON = V - 1, N_PLAIN = V - 2 };
 
 static const ig_kv_shape FAKE_KV = {1, {{1, 1, 8, 0}}};
+static const ig_kv_shape FAKE_KV_WINDOW = {2, {{3, 1, 8, 96}, {1, 1, 8, 0}}};
 
 typedef struct fake {
     _Atomic uint64_t *clock; /* moved on by a step; or NULL */
@@ -27,6 +28,7 @@ typedef struct fake {
     int n_calls, n_rows_last, n_decode_last, n_seqs_last, n_rows_max;
     _Atomic int n_running;   /* forwards inside, to see that there is never more than one */
     void (*inside)(void);    /* called on the engine thread at every forward */
+    ig_kv_shape kv;          /* no groups: FAKE_KV */
 } fake;
 
 static inline uint64_t mix(uint64_t h, uint32_t token) {
@@ -39,38 +41,47 @@ static inline void fake_logits(float *out, uint64_t hash) {
     out[FAULT] = out[POISON] = -INFINITY;
 }
 
-static inline uint16_t *fake_at(const ig_kv_pool *kv, const ig_kv_seq *s, int pos, int d) {
-    return ig_kv_at(kv, s->block[pos / IG_KV_BLOCK_TOKENS], (ig_kv_layer){0, 0}, 0) + d * IG_KV_BLOCK_TOKENS +
-           pos % IG_KV_BLOCK_TOKENS;
+static inline uint16_t *fake_at(const ig_kv_pool *kv, const ig_kv_seq *s, int g, int pos, int d) {
+    return ig_kv_at(kv, s->block[g][pos / IG_KV_BLOCK_TOKENS], (ig_kv_layer){g, 0}, 0) +
+           d * IG_KV_BLOCK_TOKENS + pos % IG_KV_BLOCK_TOKENS;
 }
 
 /* The token at a position; UINT32_MAX when the row holds a NaN or another position's number. */
-static inline uint32_t fake_read(const ig_kv_pool *kv, const ig_kv_seq *s, int pos) {
+static inline uint32_t fake_read(const ig_kv_pool *kv, const ig_kv_seq *s, int g, int pos) {
     uint32_t token = 0, at = 0;
     for (int d = 0; d < 4; d++) {
-        if ((*fake_at(kv, s, pos, d) & 0x7c00u) == 0x7c00u) return UINT32_MAX;
-        token |= (uint32_t)*fake_at(kv, s, pos, d) << 8 * d;
+        if ((*fake_at(kv, s, g, pos, d) & 0x7c00u) == 0x7c00u) return UINT32_MAX;
+        token |= (uint32_t)*fake_at(kv, s, g, pos, d) << 8 * d;
     }
-    for (int d = 4; d < 8; d++) at |= (uint32_t)*fake_at(kv, s, pos, d) << 8 * (d - 4);
+    for (int d = 4; d < 8; d++) at |= (uint32_t)*fake_at(kv, s, g, pos, d) << 8 * (d - 4);
     return at == (uint32_t)pos ? token : UINT32_MAX;
 }
 
+/* The last group sees all and is what is hashed; a group with a window must hold the same inside it. */
 static inline bool fake_row(const ig_rows *r, int row, uint64_t *hash) {
     const ig_kv_seq *s = r->kv_seq[r->seq[row]];
+    const ig_kv_shape shape = ig_kv_pool_shape(r->kv);
     int pos = r->pos[row], end = (pos / IG_KV_BLOCK_TOKENS + 1) * IG_KV_BLOCK_TOKENS;
+    const int all = shape.n_groups - 1;
     bool good = r->token[row] != POISON;
 
     *hash = 1;
     for (int i = 0; i < pos && good; i++) {
-        uint32_t token = fake_read(r->kv, s, i);
+        uint32_t token = fake_read(r->kv, s, all, i);
         good = token != UINT32_MAX;
         *hash = mix(*hash, token);
     }
     *hash = mix(*hash, r->token[row]);
-    for (int i = pos + 1; i < end; i++) good = good && (*fake_at(r->kv, s, i, 0) & 0x7c00u) != 0x7c00u;
-    for (int d = 0; d < 8; d++) {
-        uint32_t half = d < 4 ? r->token[row] >> 8 * d & 255u : (uint32_t)pos >> 8 * (d - 4) & 255u;
-        *fake_at(r->kv, s, pos, d) = good ? (uint16_t)half : 0x7e00u;
+    for (int g = 0; g < all; g++)
+        for (int i = pos - shape.group[g].window + 1 > 0 ? pos - shape.group[g].window + 1 : 0; i < pos; i++)
+            good = good && fake_read(r->kv, s, g, i) == fake_read(r->kv, s, all, i);
+    for (int g = 0; g < shape.n_groups; g++) {
+        for (int i = pos + 1; i < end; i++)
+            good = good && (*fake_at(r->kv, s, g, i, 0) & 0x7c00u) != 0x7c00u;
+        for (int d = 0; d < 8; d++) {
+            uint32_t half = d < 4 ? r->token[row] >> 8 * d & 255u : (uint32_t)pos >> 8 * (d - 4) & 255u;
+            *fake_at(r->kv, s, g, pos, d) = good ? (uint16_t)half : 0x7e00u;
+        }
     }
     return good;
 }
@@ -126,7 +137,7 @@ static inline ig_backend fake_backend(fake *f, int n_ctx) {
         .n_vocab = V,
         .n_ctx = n_ctx,
         .n_threads = 1,
-        .kv = FAKE_KV,
+        .kv = f->kv.n_groups ? f->kv : FAKE_KV,
         .weights_bytes = 1000,
     };
 }

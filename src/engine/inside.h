@@ -15,6 +15,7 @@ enum {
     TOP_LOGPROBS_MAX = 20,
     LOGITS_ROWS = 32,         /* rows of ig_engine_logits that one step carries */
     ALLOWANCE_TOKENS = 4096,  /* of a request's length that admission sets memory aside for */
+    KEPT_WINDOWS = 4,         /* of a slot, cached beside the one that it runs on */
     ALIKE_TOKENS = 256,       /* a beginning this long that is being computed now is worth waiting for */
     SLICE_ROWS = 16,          /* a prefill slice is a multiple of it, and at least it */
     CHUNK_ROWS_MIN = 96,      /* and at least this when nobody decodes */
@@ -29,7 +30,7 @@ typedef struct ig_backend {
     ig_argmax_fn *argmax;
     ig_exp_fn *exp;
     int n_vocab, n_ctx, n_threads;
-    ig_kv_shape kv;
+    ig_kv_shape kv; /* as the pool keeps it (ig_kv_kept) */
     uint64_t weights_bytes;
 } ig_backend;
 
@@ -104,7 +105,7 @@ void ig_gen_tell(ig_gen *g); /* engine thread: something became visible */
 
 /* Written by the engine thread, read by anyone, each number by itself. */
 typedef struct ig_engine_counts {
-    _Atomic int n_running, n_prefilling, n_free, n_cached;
+    _Atomic int n_running, n_prefilling, n_free[IG_KV_GROUPS_MAX], n_cached[IG_KV_GROUPS_MAX];
     _Atomic uint64_t n_steps, n_rows, n_prompt_tokens, n_cached_tokens, n_generated_tokens, n_canceled,
         n_failed, n_done, n_paused, step_started_ns, n_lookup_tokens, n_hit_tokens, n_evicted;
 } ig_engine_counts;
@@ -157,6 +158,8 @@ void ig_sched_admit(ig_engine *e);
 void ig_sched_choose(ig_engine *e);             /* n_take of each that runs */
 bool ig_sched_reserve(ig_engine *e);            /* blocks for them; the youngest are paused when short */
 void ig_sched_finish(ig_engine *e, ig_gen *g, ig_finish how, const char *error);
+/* Puts the first n_tokens that g computed where others find them, if it wants that. False: they are bad. */
+bool ig_sched_remember(ig_engine *e, ig_gen *g, int n_tokens);
 
 /* batch.c */
 void ig_batch_fill(ig_engine *e, ig_gen *const *gens, int n, ig_rows *out);

@@ -34,12 +34,20 @@ static void leave_running(ig_engine *e, ig_gen *g) {
     for (e->n_running--; at < e->n_running; at++) e->running[at] = e->running[at + 1];
 }
 
+bool ig_sched_remember(ig_engine *e, ig_gen *g, int n_tokens) {
+    if (!ig_kv_seq_finite(e->kv, g->seq)) return false;
+    if (!g->use_prefix_cache) return true;
+    ig_kv_prefix_insert(e->kv, g->seq, g->ids, n_tokens);
+    if (g->seq->n_tokens >= g->n_prompt) ig_kv_prefix_mark(e->kv, g->ids, g->n_prompt);
+    return true;
+}
+
 /* Gives the blocks back; what was computed stays known unless it is bad. */
 static void release_kv(ig_engine *e, ig_gen *g, bool failed) {
-    if (failed || !ig_kv_seq_finite(e->kv, g->seq))
+    if (failed || !ig_sched_remember(e, g, g->seq->n_tokens))
         ig_kv_seq_scrub(e->kv, g->seq);
     else if (g->use_prefix_cache)
-        ig_kv_prefix_insert(e->kv, g->seq, g->ids);
+        ig_kv_prefix_mark(e->kv, g->ids, g->seq->n_tokens);
     ig_kv_seq_close(e->kv, g->seq);
     g->seq = NULL;
     g->n_take = 0;
@@ -89,10 +97,12 @@ static int pending(const ig_gen *g) {
     return g->n_ids - g->seq->n_tokens;
 }
 
-/* Blocks that a running request may still ask for, within its allowance. */
-static int allowance_left(const ig_gen *g) {
+/* Blocks of a group that a running request may still ask for, within its allowance. */
+static int allowance_left(const ig_engine *e, const ig_gen *g, int group) {
     int n_new = g->max_tokens < ALLOWANCE_TOKENS ? g->max_tokens : ALLOWANCE_TOKENS;
-    int left = ig_kv_blocks_for(g->n_prompt + n_new) - g->seq->n_blocks;
+    int n_rows = pending(g) > 1 ? e->config.prefill_chunk : 1;
+    int left = ig_kv_held_most(e->model.kv.group[group], g->n_prompt + n_new, n_rows) -
+               (g->seq->n_blocks - g->seq->first[group]);
     return left > 0 ? left : 0;
 }
 
@@ -105,10 +115,14 @@ static int attachable(const ig_gen *g) {
 static bool fits_now(const ig_engine *e, const ig_gen *g) {
     ig_kv_stats kv = ig_kv_pool_stats(e->kv);
     ig_kv_probe known = ig_kv_prefix_probe(e->kv, g->ids, attachable(g));
+    const int n = g->n_ids < e->plan.n_ctx ? g->n_ids + 1 : g->n_ids;
 
-    int need = ig_kv_blocks_for(g->n_ids < e->plan.n_ctx ? g->n_ids + 1 : g->n_ids) - known.n_whole;
-    for (int i = 0; i < e->n_running; i++) need += allowance_left(e->running[i]);
-    return need <= kv.n_free + kv.n_cached - known.n_evictable;
+    for (int k = 0; k < kv.n_groups; k++) {
+        int need = ig_kv_held_most(e->model.kv.group[k], n, e->config.prefill_chunk) - known.n_whole[k];
+        for (int i = 0; i < e->n_running; i++) need += allowance_left(e, e->running[i], k);
+        if (need > kv.group[k].n_free + kv.group[k].n_cached - known.n_evictable[k]) return false;
+    }
+    return true;
 }
 
 /* Somebody is computing a long beginning of g right now: g starts when that much is there, and then it is put
@@ -122,7 +136,7 @@ static bool better_later(ig_engine *e, const ig_gen *g) {
         while (same < n && r->ids[same] == g->ids[same]) same++;
         if (same - ig_kv_prefix_probe(e->kv, g->ids, attachable(g)).n_tokens < ALIKE_TOKENS) continue;
         if (r->seq->n_tokens < same && pending(r) > 1) return true;
-        if (ig_kv_seq_finite(e->kv, r->seq)) ig_kv_prefix_insert(e->kv, r->seq, r->ids);
+        ig_sched_remember(e, r, r->seq->n_tokens);
     }
     return false;
 }
@@ -231,6 +245,8 @@ bool ig_sched_reserve(ig_engine *e) {
     for (int i = 0; i < e->n_running; i++) {
         ig_gen *g = e->running[i];
         if (g->n_take == 0) continue;
+        if (ig_kv_seq_forgets(e->kv, g->seq)) /* whole blocks only: a part would be copied to write on */
+            ig_sched_remember(e, g, g->seq->n_tokens / IG_KV_BLOCK_TOKENS * IG_KV_BLOCK_TOKENS);
         while (g->seq && !ig_kv_seq_reserve(e->kv, g->seq, g->seq->n_tokens + g->n_take)) {
             ig_assert(e->n_running > 1); /* alone, a whole context fits: by plan */
             pause(e, e->running[e->n_running - 1]);

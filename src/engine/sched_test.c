@@ -9,16 +9,30 @@ static _Atomic uint64_t now_ns;
 static fake model;
 static ig_engine *engine;
 
-static void make(const ig_engine_config *c, int n_ctx) {
+static void make_shaped(const ig_engine_config *c, int n_ctx, ig_kv_shape kv) {
     ig_err err = {0};
     ig_backend b;
-    model = (fake){.clock = &now_ns, .step_ns = 1000000, .row_ns = 1000000};
+    model = (fake){.clock = &now_ns, .step_ns = 1000000, .row_ns = 1000000, .kv = kv};
     b = fake_backend(&model, n_ctx);
     atomic_store(&now_ns, 1);
     ig_clock_fake(&now_ns);
     ig_status st = ig_engine_make_on(&engine, &b, c, &err);
     CHECK_MSG(st == IG_OK, "%s", err.msg);
     ig_assert(st == IG_OK);
+}
+
+static void make(const ig_engine_config *c, int n_ctx) {
+    make_shaped(c, n_ctx, FAKE_KV);
+}
+
+/* Other numbers of blocks than the plan would choose. */
+static void set_room(ig_kv_room room) {
+    ig_err err = {0};
+    ig_kv_pool_free(engine->kv);
+    engine->plan.room = room;
+    ig_status st = ig_kv_pool_make(&engine->kv, engine->model.kv, room, engine->plan.n_slots,
+                                   engine->plan.n_ctx, &err);
+    CHECK_MSG(st == IG_OK, "%s", err.msg);
 }
 
 static void unmake(void) {
@@ -49,7 +63,8 @@ static void finish_all(void) {
     for (int i = 0; i < 100000 && ig_engine_turn(engine); i++) {}
     check_kv();
     ig_kv_stats kv = ig_kv_pool_stats(engine->kv);
-    CHECK(kv.n_free + kv.n_cached == kv.n_blocks);
+    for (int g = 0; g < kv.n_groups; g++)
+        CHECK(kv.group[g].n_free + kv.group[g].n_cached == kv.group[g].n_blocks);
     CHECK(engine->n_running == 0 && atomic_load(&engine->n_queued) == 0);
 }
 
@@ -107,10 +122,27 @@ static void random_params(live *l) {
     l->canceled_queued = false;
 }
 
+/* Free, cached and held are all there is, and nobody holds more than a window and a chunk ask for. */
+static void check_group(struct ig_kv_group_stats kv, int group) {
+    static uint8_t seen[1024];
+    int n_held = 0;
+    ig_assert(kv.n_blocks <= 1024);
+    memset(seen, 0, sizeof seen);
+    for (int i = 0; i < engine->n_running; i++) {
+        const ig_kv_seq *s = engine->running[i]->seq;
+        const int held = s->n_blocks - s->first[group];
+        CHECK(held <= ig_kv_held_most(engine->model.kv.group[group], 512, engine->config.prefill_chunk));
+        for (int k = s->first[group]; k < s->n_blocks; k++) n_held += !seen[s->block[group][k]]++;
+    }
+    CHECK_MSG(kv.n_free + kv.n_cached + n_held == kv.n_blocks, "group %d: %d free, %d cached, %d held of %d",
+              group, kv.n_free, kv.n_cached, n_held, kv.n_blocks);
+}
+
 static void check_step(int turn) {
     ig_kv_stats kv = ig_kv_pool_stats(engine->kv);
     const ig_gen *last = NULL;
-    CHECK(kv.n_free + kv.n_cached <= kv.n_blocks && engine->n_running <= engine->plan.n_slots);
+    CHECK(engine->n_running <= engine->plan.n_slots);
+    for (int g = 0; g < kv.n_groups; g++) check_group(kv.group[g], g);
     for (int i = 0; i < engine->n_running; i++) {
         const ig_gen *g = engine->running[i];
         CHECK(g->seq && g->seq->n_tokens < g->n_ids && (!last || last->submit_ns <= g->submit_ns));
@@ -137,7 +169,8 @@ static void settle_live(live *l, int *n_ended) {
     ++*n_ended;
 }
 
-static void simulate(int n_arrivals, int n_slots, int n_blocks, int chunk) {
+static void simulate(int n_arrivals, int n_slots, int n_blocks, int n_windowed, int chunk) {
+    const ig_kv_shape kv = n_windowed > 0 ? FAKE_KV_WINDOW : FAKE_KV;
     enum { LIVE = 24 };
     static live all[LIVE];
     ig_engine_config c = fake_config(n_slots, n_blocks);
@@ -146,7 +179,9 @@ static void simulate(int n_arrivals, int n_slots, int n_blocks, int chunk) {
     c.queue_max = LIVE;
     c.prefill_chunk = chunk;
     seed = number_from("INGLE_SIM_SEED", 1);
-    make(&c, 512);
+    c.kv_budget_bytes = (uint64_t)n_blocks * ig_kv_block_bytes(kv);
+    make_shaped(&c, 512, kv);
+    if (n_windowed > 0) set_room((ig_kv_room){{n_windowed, n_blocks}});
     memset(all, 0, sizeof all);
     for (int turn = 0; (n_sent < n_arrivals || n_ended < n_sent) && !ig_test_failed(); turn++) {
         for (uint32_t k = below(3); k > 0 && n_sent < n_arrivals; k--) {
@@ -189,18 +224,25 @@ static int arrivals(void) {
 
 TEST(random_requests_on_little_memory_get_the_tokens_of_a_straight_computation) {
     n_words = 1;
-    simulate(arrivals(), 6, 12, 512);
+    simulate(arrivals(), 6, 12, 0, 512);
 }
 
 TEST(random_requests_on_enough_memory_get_the_tokens_of_a_straight_computation) {
     n_words = 1u << 28;
-    simulate(arrivals(), 8, 80, 64);
+    simulate(arrivals(), 8, 80, 0, 64);
 }
 
 TEST(random_requests_in_chunks_of_one_and_seven_rows_get_the_same_tokens) {
     n_words = 1u << 29;
-    simulate(arrivals() / 8, 4, 20, 1);
-    simulate(arrivals() / 4, 16, 40, 7);
+    simulate(arrivals() / 8, 4, 20, 0, 1);
+    simulate(arrivals() / 4, 16, 40, 0, 7);
+}
+
+TEST(random_requests_to_a_model_with_windows_get_the_same_tokens) {
+    n_words = 3u << 28;
+    simulate(arrivals() / 2, 6, 10, 8, 512);
+    simulate(arrivals() / 2, 8, 80, 9, 64);
+    simulate(arrivals() / 4, 16, 40, 60, 7);
 }
 
 TEST(the_fake_model_notices_a_row_in_the_wrong_place) { /* the control of the runs above */
@@ -214,7 +256,7 @@ TEST(the_fake_model_notices_a_row_in_the_wrong_place) { /* the control of the ru
     ig_gen *g = submit(&p);
     ig_engine_turn(engine);
     CHECK(ig_gen_n_tokens(g) == 1);
-    *fake_at(engine->kv, g->seq, 17, 0) ^= 1; /* one bit of one token, far back */
+    *fake_at(engine->kv, g->seq, 0, 17, 0) ^= 1; /* one bit of one token, far back */
     finish_all();
     CHECK(!gen_is_right(g, &want));
     ig_gen_release(g);
@@ -354,7 +396,7 @@ TEST(a_request_alike_to_one_in_prefill_waits_for_it_and_shares_its_blocks) {
     CHECK(ig_gen_n_tokens(a) == 1);
     ig_engine_turn(engine);
     CHECK(ig_gen_stats_of(b).n_cached == 999 && ig_gen_n_tokens(b) == 1);
-    CHECK(a->seq->block[3] == b->seq->block[3]);
+    CHECK(a->seq->block[0][3] == b->seq->block[0][3]);
     finish_all();
     for (int i = 0; i < 10; i++) CHECK(ig_gen_token(a, i) == ig_gen_token(b, i));
     ig_gen_release(a);
@@ -402,7 +444,8 @@ TEST(a_cancelled_request_leaves_exactly_what_was_computed) {
     int n_calls = model.n_calls;
     ig_engine_turn(engine);
     CHECK(ig_gen_finish(g) == IG_FINISH_CANCELED && model.n_calls == n_calls);
-    CHECK(ig_kv_pool_stats(engine->kv).n_cached == 8 && ig_kv_pool_stats(engine->kv).n_free == 92);
+    struct ig_kv_group_stats kv = ig_kv_pool_stats(engine->kv).group[0];
+    CHECK(kv.n_cached == 8 && kv.n_free == 92);
     ig_gen_release(g);
     CHECK(ig_kv_prefix_probe(engine->kv, p.prompt, 1500).n_tokens == 512);
     run_checked(&p);
@@ -453,7 +496,7 @@ TEST(a_poisoned_prefill_that_is_cancelled_before_its_logits_is_not_remembered) {
     for (int i = 0; i < 3; i++) ig_engine_turn(engine);
     ig_gen_cancel(g);
     finish_all();
-    CHECK(ig_gen_finish(g) == IG_FINISH_CANCELED && ig_kv_pool_stats(engine->kv).n_cached == 0);
+    CHECK(ig_gen_finish(g) == IG_FINISH_CANCELED && ig_kv_pool_stats(engine->kv).group[0].n_cached == 0);
     ig_gen_release(g);
     unmake();
 }

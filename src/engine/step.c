@@ -42,8 +42,7 @@ static void emit(ig_engine *e, ig_gen *g, const float *logits) {
         atomic_store(&g->first_ns, now);
         atomic_store(&g->state, IG_GEN_DECODE);
         /* Others with this prompt need not wait for its last token. */
-        if (g->use_prefix_cache && ig_kv_seq_finite(e->kv, g->seq))
-            ig_kv_prefix_insert(e->kv, g->seq, g->ids);
+        if (g->use_prefix_cache) ig_sched_remember(e, g, g->seq->n_tokens);
     }
     g->ids[g->n_ids++] = (uint32_t)token;
     atomic_store(&g->last_ns, now);

@@ -212,7 +212,9 @@ static inline bool rig_open(rig *r, const char *path, int threads, uint32_t cpu)
               ig_pool_make(&r->pool, threads, &err) == IG_OK &&
               ig_model_open(&r->m, (ig_checkpoint){r->g, r->s},
                             &(ig_model_options){.pool = r->pool, .cpu = cpu}, &err) == IG_OK &&
-              ig_kv_pool_make(&r->kv, ig_model_kv_shape(r->m), SEQS * CTX / 64, SEQS, CTX, &err) == IG_OK;
+              ig_kv_pool_make(&r->kv, ig_model_kv_shape(r->m),
+                              ig_kv_room_for(ig_model_kv_shape(r->m), SEQS, CTX, CTX), SEQS, CTX,
+                              &err) == IG_OK;
     if (!CHECK_MSG(ok, "open: %s", err.msg)) return false;
     r->n_vocab = ig_model_config_of(r->m)->n_vocab;
     r->arena.cap_bytes = ig_model_plan(r->m, 2 * CTX, 2 * CTX, CTX);

@@ -23,7 +23,7 @@ static uint16_t *block_of(const qkv_job *j, int row, int head) {
     const ig_kv_seq *s = rows->kv_seq[rows->seq[row]];
     int b = rows->pos[row] / IG_KV_BLOCK_TOKENS;
     ig_assert(b < s->n_blocks);
-    return ig_kv_at(rows->kv, s->block[b], j->a->kv, head);
+    return ig_kv_at(rows->kv, s->block[j->a->kv.group][b], j->a->kv, head);
 }
 
 /* n pairs of one row, lo and hi; i is their place in the head. */
@@ -232,8 +232,9 @@ static const void *block_at(const attention_job *j, int row, int b, int head) {
         return j->blocks + (size_t)((j->first_block[row] + b) * j->a->n_kv_heads + head) *
                                (size_t)(2 * IG_KV_BLOCK_TOKENS * j->a->head_dim);
     const ig_kv_seq *seq = j->rows->kv_seq[j->rows->seq[row]];
-    ig_assert(b < seq->n_blocks);
-    return ig_kv_at(j->rows->kv, seq->block[b], j->a->kv, head);
+    const int group = j->a->kv.group;
+    ig_assert(b >= seq->first[group] && b < seq->n_blocks); /* what left the window is not there */
+    return ig_kv_at(j->rows->kv, seq->block[group][b], j->a->kv, head);
 }
 
 static void attention_part(void *arg, int lo, int hi, int thread) {

@@ -139,7 +139,14 @@ static enum MHD_Result get_stats(ig_serve_conn *c) {
     struct tm tm;
     gmtime_r(&s->started_s, &tm);
     strftime(started, sizeof started, "%Y-%m-%dT%H:%M:%SZ", &tm);
-    unsigned long long block = st.kv_block_bytes;
+    int n_blocks = 0, n_free = 0, n_cached = 0;
+    unsigned long long held_bytes = 0, cached_bytes = 0;
+    for (int g = 0; g < st.kv.n_groups; g++) {
+        const struct ig_kv_group_stats k = st.kv.group[g];
+        n_blocks += k.n_blocks, n_free += k.n_free, n_cached += k.n_cached;
+        held_bytes += (unsigned long long)(k.n_blocks - k.n_free) * k.block_bytes;
+        cached_bytes += (unsigned long long)k.n_cached * k.block_bytes;
+    }
     bool ok =
         ig_buf_add_str(&body, "{\"server\":{\"owner\":\"serve\",\"model\":") &&
         ig_serve_put_cstr(&body, s->config.model_id) && ig_buf_add_str(&body, ",\"version\":") &&
@@ -154,12 +161,12 @@ static enum MHD_Result get_stats(ig_serve_conn *c) {
             &body,
             "\"prompt_cache\":{\"blocks\":%d,\"bytes\":%llu,\"hit_tokens\":%llu,\"lookup_tokens\":%llu,"
             "\"evictions\":%llu},",
-            st.kv.n_cached, (unsigned long long)st.kv.n_cached * block,
+            n_cached, cached_bytes,
             (unsigned long long)st.kv.n_hit_tokens, (unsigned long long)st.kv.n_lookup_tokens,
             (unsigned long long)st.kv.n_evicted) &&
         ig_buf_addf(&body,
                     "\"kv\":{\"blocks_total\":%d,\"blocks_free\":%d,\"bytes\":%llu,\"budget_bytes\":%llu},",
-                    st.kv.n_blocks, st.kv.n_free, (unsigned long long)(st.kv.n_blocks - st.kv.n_free) * block,
+                    n_blocks, n_free, held_bytes,
                     (unsigned long long)plan.kv_bytes) &&
         ig_buf_addf(
             &body, "\"admission\":{\"max_safe_context\":%d,\"usable_bytes\":%llu,\"weights_bytes\":%llu},",
