@@ -1,5 +1,5 @@
-/* show: what a model file holds, whether it runs here and with what. A file that we refuse is still shown as
- * far as it can be read, with the reason. */
+/* show: what a model file or folder holds, whether it runs here and with what. A file that we refuse is still
+ * shown as far as it can be read, with the reason. */
 #include "app/load.h"
 #include "file/file.h"
 
@@ -11,7 +11,7 @@
 enum { TYPES_MAX = 64, KERNELS_MAX = 64 };
 
 typedef struct by_type {
-    uint32_t type;
+    const char *type;
     int n;
     uint64_t bytes;
 } by_type;
@@ -23,13 +23,16 @@ typedef struct by_kernel {
 } by_kernel;
 
 typedef struct facts {
-    const ig_gguf *gguf;
+    ig_gguf *gguf; /* one of the two */
+    ig_snapshot *snapshot;
     ig_model_info info;
     by_type types[TYPES_MAX];
     int n_types;
     by_kernel kernels[KERNELS_MAX];
     int n_kernels;
-    ig_slice tokenizer, pre, chat;
+    ig_slice tokenizer, pre;
+    size_t chat_bytes; /* of the template; 0: none */
+    yyjson_doc *text;  /* tokenizer.json */
     uint64_t n_tokens, n_ctx;
     bool runs;
     ig_err why; /* when it does not */
@@ -38,15 +41,23 @@ typedef struct facts {
     size_t kv_token_bytes;
 } facts;
 
+static void count_type(facts *f, const char *type, uint64_t n_bytes) {
+    int k = 0;
+    while (k < f->n_types && strcmp(f->types[k].type, type) != 0) k++;
+    if (k == TYPES_MAX) return;
+    if (k == f->n_types) f->types[f->n_types++] = (by_type){.type = type};
+    f->types[k].n++;
+    f->types[k].bytes += n_bytes;
+}
+
 static void count_types(facts *f) {
-    for (int i = 0; i < ig_gguf_n_tensors(f->gguf); i++) {
+    for (int i = 0; f->gguf && i < ig_gguf_n_tensors(f->gguf); i++) {
         const ig_gguf_tensor *t = ig_gguf_tensor_at(f->gguf, i);
-        int k = 0;
-        while (k < f->n_types && f->types[k].type != t->type) k++;
-        if (k == TYPES_MAX) continue;
-        if (k == f->n_types) f->types[f->n_types++] = (by_type){.type = t->type};
-        f->types[k].n++;
-        f->types[k].bytes += t->n_bytes;
+        count_type(f, ig_gguf_type_of(t->type)->name, t->n_bytes);
+    }
+    for (int i = 0; f->snapshot && i < ig_snapshot_n_tensors(f->snapshot); i++) {
+        const ig_safetensor *t = ig_snapshot_tensor_at(f->snapshot, i);
+        count_type(f, ig_dtype_name(t->dtype), t->n_bytes);
     }
 }
 
@@ -66,15 +77,33 @@ static void get_arch_u64(const facts *f, const char *what, uint64_t *out) {
     ig_gguf_get_u64(f->gguf, key, out, NULL);
 }
 
-static void look(facts *f) {
+static void look_at_gguf(facts *f) {
     ig_gguf_array tokens;
+    ig_slice chat = {NULL, 0};
     ig_gguf_get_string(f->gguf, "tokenizer.ggml.model", &f->tokenizer, NULL);
     ig_gguf_get_string(f->gguf, "tokenizer.ggml.pre", &f->pre, NULL);
-    ig_gguf_get_string(f->gguf, "tokenizer.chat_template", &f->chat, NULL);
+    ig_gguf_get_string(f->gguf, "tokenizer.chat_template", &chat, NULL);
     if (ig_gguf_get_array(f->gguf, "tokenizer.ggml.tokens", &tokens, NULL) == IG_OK) f->n_tokens = tokens.n;
     ig_gguf_get_string(f->gguf, "general.architecture", &f->info.architecture, NULL);
-    ig_gguf_get_string(f->gguf, "general.name", &f->info.name, NULL);
     get_arch_u64(f, "context_length", &f->n_ctx);
+    f->chat_bytes = chat.n;
+}
+
+static void look_at_snapshot(facts *f) {
+    char *chat = NULL;
+    if (ig_snapshot_json(&f->text, f->snapshot, "tokenizer.json", NULL) == IG_OK) {
+        yyjson_val *type = ig_json_get(ig_json_get(yyjson_doc_get_root(f->text), "model"), "type");
+        f->tokenizer = (ig_slice){yyjson_get_str(type), yyjson_get_len(type)};
+    }
+    ig_template_source_from_snapshot(&chat, &f->chat_bytes, f->snapshot, "default", NULL);
+    free(chat);
+}
+
+static void look(facts *f) {
+    if (f->gguf)
+        look_at_gguf(f);
+    else
+        look_at_snapshot(f);
     f->usable_bytes = ig_memory_available_bytes() / 4 * 3;
     count_types(f);
 }
@@ -84,20 +113,26 @@ static void try_it(facts *f, const ig_load_options *o) {
     ig_model *m = NULL;
     ig_pool *pool = NULL;
     ig_tokenizer *tokenizer = NULL;
-    ig_status st = ig_model_inspect(&f->info, (ig_checkpoint){.gguf = f->gguf}, &f->why);
+    const ig_checkpoint from = {f->gguf, f->snapshot};
+    ig_status st = ig_model_inspect(&f->info, from, &f->why);
+    if (!st) f->n_ctx = (uint64_t)f->info.config.n_ctx_train;
     ig_model_options mo = {.memory_budget_bytes = o->engine.memory_budget_bytes};
     if (!mo.memory_budget_bytes) mo.memory_budget_bytes = f->usable_bytes;
     if (!st) st = ig_pool_make(&pool, o->n_threads > 0 ? o->n_threads : ig_cpu_count(), &f->why);
     mo.pool = pool;
-    if (!st) st = ig_model_open(&m, (ig_checkpoint){.gguf = f->gguf}, &mo, &f->why);
+    if (!st) st = ig_model_open(&m, from, &mo, &f->why);
     if (!st) {
+        f->info.n_params = ig_model_n_params(m);
         f->weights_bytes = ig_model_weights_bytes(m);
         f->decode_bytes = ig_model_decode_bytes(m);
         f->kv_token_bytes = ig_kv_block_bytes(ig_model_kv_shape(m)) / IG_KV_BLOCK_TOKENS;
         ig_model_trace(m, count_kernel, f);
         st = ig_engine_plan_make(&f->plan, m, &o->engine, &f->why);
     }
-    if (!st) st = ig_tokenizer_from_gguf(&tokenizer, f->gguf, &f->why);
+    if (!st)
+        st = f->gguf ? ig_tokenizer_from_gguf(&tokenizer, f->gguf, &f->why)
+                     : ig_tokenizer_from_snapshot(&tokenizer, f->snapshot, &f->why);
+    if (!st) f->n_tokens = ig_tokenizer_n_vocab(tokenizer);
     f->runs = st == IG_OK;
     if (tokenizer) ig_tokenizer_free(tokenizer);
     if (m) ig_model_close(m);
@@ -126,16 +161,24 @@ static void print_tokenizer(const facts *f) {
     printf(", %" PRIu64 " tokens\n", f->n_tokens);
 }
 
-static const char *type_name(uint32_t type) {
-    const ig_gguf_type *t = ig_gguf_type_of(type);
-    return t ? t->name : "unknown";
+static const char *path_of(const facts *f) {
+    return f->gguf ? ig_gguf_path(f->gguf) : ig_snapshot_path(f->snapshot);
+}
+
+static void print_files(const facts *f) {
+    if (f->gguf)
+        printf("%-12s %s, %s, %d keys, %d tensors\n", "file", path_of(f),
+               ig_size_text_of(ig_gguf_file_bytes(f->gguf)).s, ig_gguf_n_keys(f->gguf),
+               ig_gguf_n_tensors(f->gguf));
+    else
+        printf("%-12s %s, %s in %d safetensors files, %d tensors\n", "folder", path_of(f),
+               ig_size_text_of(ig_snapshot_weights_bytes(f->snapshot)).s, ig_snapshot_n_files(f->snapshot),
+               ig_snapshot_n_tensors(f->snapshot));
 }
 
 static void print_text(const facts *f) {
     const ig_model_config *c = &f->info.config;
-    printf("%-12s %s, %s, %d keys, %d tensors\n", "file", ig_gguf_path(f->gguf),
-           ig_size_text_of(ig_gguf_file_bytes(f->gguf)).s, ig_gguf_n_keys(f->gguf),
-           ig_gguf_n_tensors(f->gguf));
+    print_files(f);
     print_slice("name", f->info.name);
     print_slice("family", f->info.architecture);
     if (f->info.n_params) printf("%-12s %.1f million\n", "parameters", (double)f->info.n_params / 1e6);
@@ -145,11 +188,11 @@ static void print_text(const facts *f) {
                "shape", c->n_layers, c->width, c->n_heads, c->head_dim, c->n_kv_heads, c->ffn_width,
                c->n_vocab, c->tied_head ? ", tied head" : "");
     for (int i = 0; i < f->n_types; i++)
-        printf("%-12s %-8s %4d tensors, %s\n", i ? "" : "formats", type_name(f->types[i].type), f->types[i].n,
+        printf("%-12s %-8s %4d tensors, %s\n", i ? "" : "formats", f->types[i].type, f->types[i].n,
                ig_size_text_of(f->types[i].bytes).s);
     print_tokenizer(f);
-    if (f->chat.n)
-        printf("%-12s yes, %zu bytes\n", "template", f->chat.n);
+    if (f->chat_bytes)
+        printf("%-12s yes, %zu bytes\n", "template", f->chat_bytes);
     else
         printf("%-12s none: it completes text, it does not chat\n", "template");
     for (int i = 0; i < f->n_kernels; i++)
@@ -206,8 +249,9 @@ static int print_json(const facts *f) {
     yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
     yyjson_mut_val *root = yyjson_mut_obj(doc);
     yyjson_mut_doc_set_root(doc, root);
-    yyjson_mut_obj_add_str(doc, root, "path", ig_gguf_path(f->gguf));
-    yyjson_mut_obj_add_uint(doc, root, "file_bytes", ig_gguf_file_bytes(f->gguf));
+    yyjson_mut_obj_add_str(doc, root, "path", path_of(f));
+    yyjson_mut_obj_add_uint(doc, root, "file_bytes",
+                            f->gguf ? ig_gguf_file_bytes(f->gguf) : ig_snapshot_weights_bytes(f->snapshot));
     add_slice(doc, root, "name", f->info.name);
     add_slice(doc, root, "architecture", f->info.architecture);
     yyjson_mut_obj_add_uint(doc, root, "parameters", f->info.n_params);
@@ -216,14 +260,14 @@ static int print_json(const facts *f) {
     yyjson_mut_val *types = yyjson_mut_obj_add_arr(doc, root, "formats");
     for (int i = 0; i < f->n_types; i++) {
         yyjson_mut_val *t = yyjson_mut_arr_add_obj(doc, types);
-        yyjson_mut_obj_add_str(doc, t, "type", type_name(f->types[i].type));
+        yyjson_mut_obj_add_str(doc, t, "type", f->types[i].type);
         yyjson_mut_obj_add_int(doc, t, "tensors", f->types[i].n);
         yyjson_mut_obj_add_uint(doc, t, "bytes", f->types[i].bytes);
     }
     add_slice(doc, root, "tokenizer", f->tokenizer);
     add_slice(doc, root, "pre_tokenizer", f->pre);
     yyjson_mut_obj_add_uint(doc, root, "tokens", f->n_tokens);
-    yyjson_mut_obj_add_bool(doc, root, "chat_template", f->chat.n > 0);
+    yyjson_mut_obj_add_bool(doc, root, "chat_template", f->chat_bytes > 0);
     yyjson_mut_val *kernels = yyjson_mut_obj_add_arr(doc, root, "kernels");
     for (int i = 0; i < f->n_kernels; i++) {
         yyjson_mut_val *k = yyjson_mut_arr_add_obj(doc, kernels);
@@ -254,13 +298,12 @@ int ig_cmd_show(int argc, char **argv) {
     const ig_command c = {
         .verb = "show",
         .words = "[MODEL]",
-        .summary = "What a model file holds, whether it runs here, with which kernels and how much memory.",
+        .summary = "What a model holds, whether it runs here, with which kernels and how much memory.",
         .options = options,
         .n_options = sizeof options / sizeof *options,
         .n_words_max = 1};
     ig_words words;
     ig_err err;
-    ig_gguf *gguf = NULL;
     char *path = NULL;
     int code;
     facts *f;
@@ -272,10 +315,9 @@ int ig_cmd_show(int argc, char **argv) {
         free(path);
         return ig_app_say(IG_EXIT_FAILED, "no memory");
     }
-    if (ig_gguf_open(&gguf, path, &err)) {
+    if (ig_load_files(&f->gguf, &f->snapshot, path, &err)) {
         code = ig_app_fail(&err);
     } else {
-        f->gguf = gguf;
         look(f);
         try_it(f, &load);
         if (json)
@@ -283,7 +325,9 @@ int ig_cmd_show(int argc, char **argv) {
         else
             print_text(f);
     }
-    ig_gguf_close(gguf);
+    ig_gguf_close(f->gguf);
+    ig_snapshot_close(f->snapshot);
+    yyjson_doc_free(f->text);
     free(path);
     free(f);
     return code;

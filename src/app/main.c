@@ -45,8 +45,9 @@ static void overview(FILE *to) {
     for (int i = 0; i < N_VERBS; i++) fprintf(to, "  %-10s %s\n", verbs[i].name, verbs[i].summary);
     fprintf(
         to,
-        "\nMODEL is a path to a GGUF file or part of a name in the models folder. Without a verb the model\n"
-        "is served. `ingle VERB --help` lists the options of a verb.\n");
+        "\nMODEL is a path to a GGUF file or a snapshot's folder, org/name in the Hugging Face cache, or\n"
+        "part of a name in the models folder. Without a verb the model is served. `ingle VERB --help` lists the\n"
+        "options of a verb.\n");
 }
 
 static int unknown(const char *word) {

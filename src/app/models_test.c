@@ -1,7 +1,9 @@
 #include "app/load.h"
 #include "base/test.h"
+#include "file/file.h"
 
 #include <fcntl.h>
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -114,4 +116,61 @@ TEST(a_path_is_taken_as_it_is) {
     CHECK(code == IG_EXIT_OK && found && strcmp(found, path) == 0);
     free(found);
     drop_cache(names);
+}
+
+static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *where) {
+    (void)info, (void)kind, (void)where;
+    return remove(path);
+}
+
+/* A folder below the cache and a file in it. */
+static void touch_below(const char *folder, const char *name, const char *text) {
+    char path[256];
+    ig_err err;
+    snprintf(path, sizeof path, "%s/%s", cache, folder);
+    if (ig_file_make_dirs(path, &err)) abort();
+    snprintf(path, sizeof path, "%s/%s/%s", cache, folder, name);
+    FILE *f = fopen(path, "w");
+    if (!f || fputs(text, f) < 0 || fclose(f)) abort();
+}
+
+static void finds_folder(const char *arg, const char *below, const char *name) {
+    int code;
+    char *path = find(arg, &code), wanted[256], shown[128] = "";
+    snprintf(wanted, sizeof wanted, "%s/%s", cache, below ? below : "");
+    if (path) ig_models_name(shown, sizeof shown, path);
+    if (below)
+        CHECK_MSG(path && strcmp(path, wanted) == 0 && strcmp(shown, name) == 0, "%s finds %s, called %s",
+                  arg, path ? path : "nothing", shown);
+    else
+        CHECK_MSG(!path && code == IG_EXIT_NOT_FOUND, "%s finds %s", arg, path);
+    free(path);
+}
+
+TEST(a_snapshot_is_found_as_a_folder_by_a_file_of_it_and_in_hub_caches) {
+    static const char *const none[] = {NULL};
+    char path[320];
+    make_cache(none);
+    touch_below("models/Gamma-3-bf16", "config.json", "{}");
+    touch_below("models/not-one", "readme", "");
+    touch_below("hub/models--org--name/refs", "main", "abc123\n");
+    touch_below("hub/models--org--name/snapshots/abc123", "config.json", "{}");
+    touch_below("hub/models--org--name/snapshots/older", "config.json", "{}");
+    touch_below("hub/models--org--single/snapshots/f00", "config.json", "{}");
+    touch_below("hub/models--org--evil/refs", "main", "../../../etc");
+    touch_below("hub/models--org--evil/snapshots/a", "config.json", "{}");
+    touch_below("hub/models--org--evil/snapshots/b", "config.json", "{}");
+    snprintf(path, sizeof path, "%s/hub", cache);
+    setenv("HF_HUB_CACHE", path, 1);
+    finds_folder("gamma", "models/Gamma-3-bf16", "Gamma-3-bf16");
+    finds_folder("not-one", NULL, NULL);
+    finds_folder("org/name", "hub/models--org--name/snapshots/abc123", "org/name");
+    finds_folder("org/single", "hub/models--org--single/snapshots/f00", "org/single");
+    finds_folder("org/evil", NULL, NULL); /* a revision that is no plain word, and two to choose from */
+    finds_folder("org/gone", NULL, NULL);
+    snprintf(path, sizeof path, "%s/models/Gamma-3-bf16/config.json", cache);
+    finds_folder(path, "models/Gamma-3-bf16", "Gamma-3-bf16");
+    unsetenv("HF_HUB_CACHE");
+    nftw(cache, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    unsetenv("INGLE_CACHE");
 }

@@ -1,0 +1,500 @@
+/* hf_test: the same random weights as a GGUF file and as a snapshot give the same logits by bytes, whatever
+ * the spelling, the sharding and the prefix; MLX weights agree with a float64 forward over what they decode
+ * to; and every setting or tensor that would change the numbers is refused by name. */
+#include "base/test.h"
+#include "model/tiny_test.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+
+/* ---- a snapshot writer --------------------------------------------------------------------------------- */
+
+enum { OUT_MAX = 256 };
+
+/* A tensor of the snapshot: its bytes are malloc'd. */
+typedef struct out {
+    char name[96], dtype[8];
+    int rows, cols; /* rows 0: a vector */
+    uint8_t *bytes;
+    size_t n;
+} out;
+
+/* What a snapshot is like, and what a test wants wrong. */
+typedef struct style {
+    int n_shards;                      /* 0: one file without an index */
+    int bits, group;                   /* MLX; 0: the values as they are */
+    const char *scales;                /* dtype of MLX scales; NULL: BF16 */
+    const char *body, *outer;          /* NULL: "model." and "" */
+    const char *config;                /* members that replace those of their names; ended by NULL via "" */
+    const char *type;                  /* model_type; NULL: of the shape */
+    const char *rope;                  /* NULL: none, the default base */
+    const char *drop, *add, *misshape; /* a tensor, by its name in the snapshot */
+    bool nested;                       /* the settings in text_config */
+} style;
+
+static const char *const names[][2] = {{"attn_norm", "input_layernorm"},
+                                       {"attn_q", "self_attn.q_proj"},
+                                       {"attn_k", "self_attn.k_proj"},
+                                       {"attn_v", "self_attn.v_proj"},
+                                       {"attn_output", "self_attn.o_proj"},
+                                       {"attn_q_norm", "self_attn.q_norm"},
+                                       {"attn_k_norm", "self_attn.k_norm"},
+                                       {"ffn_gate", "mlp.gate_proj"},
+                                       {"ffn_up", "mlp.up_proj"},
+                                       {"ffn_down", "mlp.down_proj"},
+                                       {"post_ffw_norm", "post_feedforward_layernorm"}};
+
+static void hf_name(char *to, size_t cap, const char *gguf, bool gemma, const style *y) {
+    const char *body = y->body ? y->body : "model.", *outer = y->outer ? y->outer : "";
+    int layer = 0, at = 0;
+    if (strcmp(gguf, "token_embd.weight") == 0)
+        snprintf(to, cap, "%sembed_tokens.weight", body);
+    else if (strcmp(gguf, "output_norm.weight") == 0)
+        snprintf(to, cap, "%snorm.weight", body);
+    else if (strcmp(gguf, "output.weight") == 0)
+        snprintf(to, cap, "%slm_head.weight", outer);
+    else if (sscanf(gguf, "blk.%d.%n", &layer, &at) == 1) {
+        char what[64];
+        snprintf(what, sizeof what, "%.*s", (int)(strlen(gguf + at) - 7), gguf + at);
+        const char *hf = strcmp(what, "ffn_norm") == 0
+                             ? (gemma ? "pre_feedforward_layernorm" : "post_attention_layernorm")
+                             : "post_attention_layernorm"; /* Gemma's post_attention_norm */
+        for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+            if (strcmp(names[i][0], what) == 0) hf = names[i][1];
+        snprintf(to, cap, "%slayers.%d.%s.weight", body, layer, hf);
+    }
+}
+
+static float bf16_round(float x) {
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    u = (u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u;
+    memcpy(&x, &u, 4);
+    return x;
+}
+
+/* Rows of f32 values to MLX codes, scales and biases; the values become what those decode to. */
+static void quantize(out *code, out *scale, out *bias, float *v, int rows, int cols, const style *y) {
+    const char *dtype = y->scales ? y->scales : "BF16";
+    const size_t size = strcmp(dtype, "F32") == 0 ? 4 : 2;
+    const int per_row = cols / y->group, top = (1 << y->bits) - 1;
+    code->n = (size_t)rows * (size_t)cols * (size_t)y->bits / 8;
+    scale->n = bias->n = (size_t)rows * (size_t)per_row * size;
+    code->bytes = calloc(1, code->n), scale->bytes = calloc(1, scale->n), bias->bytes = calloc(1, bias->n);
+    code->rows = scale->rows = bias->rows = rows;
+    code->cols = cols * y->bits / 32, scale->cols = bias->cols = per_row;
+    snprintf(code->dtype, 8, "U32"), snprintf(scale->dtype, 8, "%s", dtype),
+        snprintf(bias->dtype, 8, "%s", dtype);
+    for (int g = 0; g < rows * per_row; g++) {
+        float *x = v + (size_t)g * (size_t)y->group, low = x[0], high = x[0], pair[2];
+        for (int i = 1; i < y->group; i++) low = fminf(low, x[i]), high = fmaxf(high, x[i]);
+        pair[0] = (high - low) / (float)top, pair[1] = low;
+        for (int k = 0; k < 2; k++) {
+            uint8_t *to = (k ? bias : scale)->bytes + (size_t)g * size;
+            uint16_t h = ig_f32_to_f16(pair[k]);
+            if (strcmp(dtype, "BF16") == 0)
+                pair[k] = bf16_round(pair[k]), memcpy(to, (char *)&pair[k] + 2, 2);
+            if (strcmp(dtype, "F16") == 0) pair[k] = ig_f16_to_f32(h), memcpy(to, &h, 2);
+            if (strcmp(dtype, "F32") == 0) memcpy(to, &pair[k], 4);
+        }
+        for (int i = 0; i < y->group; i++) {
+            int q = (int)lrintf((x[i] - pair[1]) / pair[0]);
+            q = q < 0 ? 0 : q > top ? top : q;
+            size_t bit = ((size_t)g * (size_t)y->group + (size_t)i) * (size_t)y->bits;
+            code->bytes[bit / 8] |= (uint8_t)(q << bit % 8);
+            x[i] = (float)q * pair[0] + pair[1];
+        }
+    }
+}
+
+/* The tensors of a GGUF file under the names, in the row order and with the values that a snapshot has. With
+ * MLX weights the GGUF file, F32 then, is changed to what they decode to. */
+static int convert(out *v, const char *gguf_path, shape s, const style *y) {
+    int n = 0, fd = open(gguf_path, O_RDWR);
+    ig_gguf *g = NULL;
+    if (fd < 0 || ig_gguf_open(&g, gguf_path, NULL) != IG_OK) abort();
+    for (int i = 0; i < ig_gguf_n_tensors(g); i++) {
+        const ig_gguf_tensor *t = ig_gguf_tensor_at(g, i);
+        const int rows = (int)t->dim[1], cols = (int)t->dim[0], half = s.dim / 2;
+        const size_t row = (size_t)t->n_bytes / (size_t)rows;
+        char gguf[64];
+        out *o = &v[n++];
+        snprintf(gguf, sizeof gguf, "%.*s", (int)t->name.n, t->name.p);
+        *o = (out){.rows = t->n_dims == 2 ? rows : 0, .cols = cols, .n = (size_t)t->n_bytes};
+        hf_name(o->name, sizeof o->name, gguf, s.window > 0, y);
+        snprintf(o->dtype, sizeof o->dtype, "%s", ig_gguf_type_of(t->type)->name);
+        o->bytes = malloc(o->n);
+        if (ig_gguf_read(g, t, 0, o->bytes, o->n, NULL) != IG_OK) abort();
+        if (o->rows == 0 && s.window) /* a norm of Gemma: less one, exactly */
+            for (int c = 0; c < cols; c++) ((float *)(void *)o->bytes)[c] -= 1.0f;
+        out *scale = &v[n], *bias = &v[n + 1];
+        if (o->rows && y->bits) {
+            float *values = (float *)(void *)o->bytes;
+            *scale = *bias = *o;
+            quantize(o, scale, bias, values, rows, cols, y);
+            if (pwrite(fd, values, (size_t)t->n_bytes, (off_t)t->offset) != (ssize_t)t->n_bytes) abort();
+            free(values);
+            memcpy(scale->name + strlen(o->name) - 7, ".scales", 8); /* both are .weight still */
+            memcpy(bias->name + strlen(o->name) - 7, ".biases", 8);
+            n += 2;
+        }
+        const bool turned = !s.window && (strstr(gguf, "attn_q.") || strstr(gguf, "attn_k."));
+        for (out *p = o; turned && p < &v[n]; p++) { /* GGUF row 2i + s of a head is row s * half + i here */
+            const size_t bytes = p == o && !y->bits ? row : p->n / (size_t)rows;
+            uint8_t *old = p->bytes;
+            p->bytes = malloc(p->n);
+            for (int r = 0; r < rows; r++) {
+                int head = r / s.dim, at = r % s.dim,
+                    from = head * s.dim + (at < half ? 2 * at : 2 * (at - half) + 1);
+                memcpy(p->bytes + (size_t)r * bytes, old + (size_t)from * bytes, bytes);
+            }
+            free(old);
+        }
+    }
+    ig_gguf_close(g), close(fd);
+    return n;
+}
+
+static char folder[64];
+
+static FILE *create(const char *name) {
+    char path[160];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = fopen(path, "w");
+    if (!f) abort();
+    return f;
+}
+
+static void write_shard(const char *name, const out *v, int n, int shard, int n_shards, const style *y) {
+    FILE *f = create(name);
+    ig_buf head = ig_buf_init(1 << 20);
+    size_t at = 0;
+    ig_buf_add_str(&head, "{\"__metadata__\":{\"format\":\"pt\"}");
+    for (int i = 0; i < n; i++) {
+        if (i % n_shards != shard) continue;
+        ig_buf_addf(&head, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[", v[i].name, v[i].dtype);
+        const bool wrong = y->misshape && strcmp(y->misshape, v[i].name) == 0;
+        if (v[i].rows) ig_buf_addf(&head, "%d,", wrong ? v[i].rows / 2 : v[i].rows);
+        ig_buf_addf(&head, "%d],\"data_offsets\":[%zu,%zu]}", wrong ? v[i].cols * 2 : v[i].cols, at,
+                    at + v[i].n);
+        at += v[i].n;
+    }
+    ig_buf_add_str(&head, "}");
+    uint64_t length = head.n;
+    put(f, &length, 8), put(f, head.p, head.n);
+    for (int i = 0; i < n; i++)
+        if (i % n_shards == shard) put(f, v[i].bytes, v[i].n);
+    ig_buf_free(&head);
+    fclose(f);
+}
+
+static void write_config(shape s, const style *y) {
+    FILE *f = create("config.json");
+    const char *type = y->type ? y->type : s.window ? "gemma3_text" : "llama";
+    fprintf(f, "{\"model_type\":\"%s\",", type);
+    if (y->nested) fprintf(f, "\"text_config\":{");
+    fprintf(
+        f,
+        "\"hidden_size\":%d,\"intermediate_size\":%d,\"num_hidden_layers\":%d,\"num_attention_heads\":%d,"
+        "\"num_key_value_heads\":%d,\"head_dim\":%d,\"rms_norm_eps\":1e-5,\"max_position_embeddings\":512",
+        s.width, s.ffn, s.layers, s.heads, s.kv_heads, s.dim);
+    if (s.window)
+        fprintf(f, ",\"sliding_window\":%d,\"sliding_window_pattern\":2,\"query_pre_attn_scalar\":%d",
+                s.window, s.dim);
+    if (y->rope) fprintf(f, ",%s", y->rope);
+    if (y->nested) fprintf(f, "}");
+    fprintf(f, ",\"vocab_size\":%d,\"tie_word_embeddings\":%s", s.vocab, s.untied ? "false" : "true");
+    if (y->bits) fprintf(f, ",\"quantization\":{\"group_size\":%d,\"bits\":%d}", y->group, y->bits);
+    if (y->config) fprintf(f, ",%s", y->config); /* the last of a name counts */
+    fprintf(f, "}");
+    fclose(f);
+}
+
+static void write_snapshot(const char *gguf_path, shape s, const style *y) {
+    static out v[OUT_MAX];
+    int n = convert(v, gguf_path, s, y);
+    snprintf(folder, sizeof folder, "/tmp/ig-hf-XXXXXX");
+    if (!mkdtemp(folder)) abort();
+    for (int i = 0; i < n; i++)
+        if (y->drop && strcmp(v[i].name, y->drop) == 0) free(v[i].bytes), v[i--] = v[--n];
+    if (y->add) {
+        v[n] = (out){.cols = 4, .n = 16, .bytes = calloc(1, 16), .dtype = "F32"};
+        snprintf(v[n++].name, sizeof v->name, "%s", y->add);
+    }
+    write_config(s, y);
+    if (!y->n_shards) write_shard("model.safetensors", v, n, 0, 1, y);
+    FILE *index = y->n_shards ? create("model.safetensors.index.json") : NULL;
+    if (index) fprintf(index, "{\"weight_map\":{");
+    for (int k = 0; k < y->n_shards; k++) {
+        char name[64];
+        snprintf(name, sizeof name, "model-%05d-of-%05d.safetensors", k + 1, y->n_shards);
+        write_shard(name, v, n, k, y->n_shards, y);
+        for (int i = k; i < n; i += y->n_shards)
+            fprintf(index, "%s\"%s\":\"%s\"", i == 0 ? "" : ",", v[i].name, name);
+    }
+    if (index) fprintf(index, "}}"), fclose(index);
+    for (int i = 0; i < n; i++) free(v[i].bytes);
+}
+
+static void drop_folder(void) {
+    DIR *d = opendir(folder);
+    if (!d) return;
+    for (struct dirent *e; (e = readdir(d));) unlinkat(dirfd(d), e->d_name, 0);
+    closedir(d);
+    rmdir(folder);
+}
+
+/* ---- running both -------------------------------------------------------------------------------------- */
+
+enum { N = 70, V_MAX = 128 };
+
+static bool logits_of(float *logits, const char *path, shape s) {
+    rig r;
+    uint32_t tok[N];
+    int zero = 0;
+    if (!rig_open(&r, path, 2, 0)) return false;
+    random_tokens(tok, N, s.vocab, 3);
+    step(&r, tok, &zero, 1, 0, N, logits);
+    rig_close(&r);
+    return true;
+}
+
+/* The snapshot's logits against those of the GGUF file, which is kept. */
+static void same(const char *what, file *w, shape s, const style *y, bool expected) {
+    static float a[N * V_MAX], b[N * V_MAX];
+    write_snapshot(w->path, s, y);
+    if (logits_of(a, w->path, s) && logits_of(b, folder, s))
+        CHECK_MSG((memcmp(a, b, (size_t)(N * s.vocab) * 4) == 0) == expected, "%s: logits %s", what,
+                  expected ? "differ" : "do not differ");
+    drop_folder();
+}
+
+TEST(the_same_weights_as_gguf_and_as_snapshot_give_the_same_logits_by_bytes) {
+    static const shape shapes[] = {{2, 96, 160, 6, 2, 32, 80, false, "f32", 0},
+                                   {2, 96, 160, 6, 2, 32, 80, true, "bf16", 0},
+                                   {1, 160, 96, 8, 2, 80, 48, false, "f16", 0},
+                                   {4, 96, 160, 3, 1, 32, 80, false, "f32", 16},
+                                   {4, 96, 160, 3, 1, 32, 80, true, "bf16", 16}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        file w = write_model(shapes[i], (twist){0});
+        same(shapes[i].fmt, &w, shapes[i], &(style){0}, true);
+        same("shards", &w, shapes[i], &(style){.n_shards = 3}, true);
+        same("control", &w, shapes[i], &(style){.rope = "\"rope_theta\":12345"}, false);
+        unlink(w.path);
+    }
+}
+
+TEST(every_spelling_of_rope_is_the_same_model) {
+    static const shape llama = {2, 96, 160, 6, 2, 32, 80, false, "f32", 0},
+                       gemma = {4, 96, 160, 3, 1, 32, 80, false, "f32", 16};
+    static const char *const flat[] = {
+        "\"rope_theta\":10000",
+        "\"rope_theta\":1e4,\"rope_scaling\":null",
+        "\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":10000.0}",
+        "\"rope_theta\":5,\"rope_parameters\":{\"rope_theta\":10000}",
+        "\"rope_parameters\":{\"full_attention\":{\"rope_theta\":10000}}",
+        "\"rope_theta\":10000,\"rope_scaling\":{\"type\":\"default\"},\"partial_rotary_factor\":1.0"};
+    static const char *const two[] = {
+        "\"rope_theta\":1000000,\"rope_local_base_freq\":10000",
+        "\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\",\"rope_theta\":1e6},"
+        "\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":1e4}}",
+        "\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":1e6},\"rope_local_base_freq\":1e4",
+        "\"sliding_window_pattern\":6,\"layer_types\":[\"sliding_attention\",\"full_attention\","
+        "\"sliding_attention\",\"full_attention\"]"};
+    file w = write_model(llama, (twist){0}), g = write_model(gemma, (twist){0});
+    for (size_t i = 0; i < sizeof flat / sizeof *flat; i++)
+        same(flat[i], &w, llama, &(style){.rope = flat[i]}, true);
+    for (size_t i = 0; i < sizeof two / sizeof *two; i++)
+        same(two[i], &g, gemma, &(style){.rope = two[i]}, true);
+    same("swapped", &g, gemma, &(style){.rope = "\"rope_theta\":1e4,\"rope_local_base_freq\":1e6"}, false);
+    same("all windowed", &g, gemma,
+         &(style){.rope = "\"layer_types\":[\"sliding_attention\",\"sliding_attention\","
+                          "\"sliding_attention\",\"sliding_attention\"]"},
+         false);
+    same("linear", &g, gemma, &(style){.rope = "\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":8.0}"},
+         false);
+    unlink(w.path), unlink(g.path);
+}
+
+/* The GGUF writer here has no key for a scaled rope, so this is one snapshot against another. */
+TEST(a_linear_factor_in_either_spelling_is_the_same_model) {
+    static const shape gemma = {4, 96, 160, 3, 1, 32, 80, false, "f32", 16};
+    static const char *const spelling[] = {
+        "\"rope_theta\":1e6,\"rope_scaling\":{\"type\":\"linear\",\"factor\":8}",
+        "\"rope_parameters\":{"
+        "\"full_attention\":{\"rope_type\":\"linear\",\"factor\":8.0,\"rope_theta\":1e6},"
+        "\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":1e4}}",
+        "\"rope_theta\":1e6,\"rope_scaling\":{\"type\":\"linear\",\"factor\":4}"};
+    static float got[3][N * V_MAX];
+    file g = write_model(gemma, (twist){0});
+    for (int i = 0; i < 3; i++) {
+        write_snapshot(g.path, gemma, &(style){.rope = spelling[i]});
+        CHECK(logits_of(got[i], folder, gemma));
+        drop_folder();
+    }
+    CHECK(memcmp(got[0], got[1], sizeof(float) * N * 80) == 0);
+    CHECK(memcmp(got[0], got[2], sizeof(float) * N * 80) != 0); /* control */
+    unlink(g.path);
+}
+
+TEST(a_wrapper_with_either_prefix_and_its_image_tensors_is_the_same_model) {
+    static const shape gemma = {4, 96, 160, 3, 1, 32, 80, true, "f32", 16};
+    file g = write_model(gemma, (twist){0});
+    same("old", &g, gemma,
+         &(style){.type = "gemma3",
+                  .nested = true,
+                  .body = "language_model.model.",
+                  .outer = "language_model.",
+                  .add = "vision_tower.vision_model.post_layernorm.weight"},
+         true);
+    same("new", &g, gemma,
+         &(style){.type = "gemma3",
+                  .nested = true,
+                  .body = "model.language_model.",
+                  .add = "model.multi_modal_projector.mm_soft_emb_norm.weight"},
+         true);
+    unlink(g.path);
+}
+
+TEST(mlx_weights_agree_with_a_float64_forward_over_what_they_decode_to) {
+    static const struct {
+        int bits, group;
+        const char *scales;
+        double bound;
+    } cases[] = {{4, 32, NULL, 8e-2},  {4, 64, NULL, 8e-2},  {4, 128, NULL, 8e-2}, {8, 32, NULL, 4e-3},
+                 {8, 64, NULL, 4e-3},  {8, 128, NULL, 4e-3}, {4, 64, "F16", 8e-2}, {8, 64, "F16", 4e-3},
+                 {4, 64, "F32", 8e-2}, {8, 32, "F32", 4e-3}};
+    static const shape s = {2, 128, 256, 4, 2, 32, 80, true, "f32", 0};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        static float got[N * V_MAX];
+        double want[V_MAX], err2 = 0, mass = 0;
+        uint32_t tok[N];
+        file w = write_model(s, (twist){0});
+        ig_gguf *g = NULL;
+        write_snapshot(w.path, s,
+                       &(style){.bits = cases[i].bits, .group = cases[i].group, .scales = cases[i].scales});
+        random_tokens(tok, N, s.vocab, 3);
+        if (logits_of(got, folder, s) && CHECK(ig_gguf_open(&g, w.path, NULL) == IG_OK)) {
+            forward64(g, s, tok, N, want);
+            for (int v = 0; v < s.vocab; v++)
+                err2 += pow((double)got[(N - 1) * s.vocab + v] - want[v], 2), mass += want[v] * want[v];
+            CHECK_MSG(sqrt(err2 / mass) < cases[i].bound,
+                      "%d bits, group %d: relative error %.2e, bound %.0e", cases[i].bits, cases[i].group,
+                      sqrt(err2 / mass), cases[i].bound);
+        }
+        ig_gguf_close(g), drop_folder(), unlink(w.path);
+    }
+}
+
+/* ---- refusals ------------------------------------------------------------------------------------------ */
+
+static void refused(shape s, style y, const char *says) {
+    file w = write_model(s, (twist){0});
+    ig_snapshot *p = NULL;
+    ig_model *m = NULL;
+    ig_err err = {0};
+    write_snapshot(w.path, s, &y);
+    ig_status st = ig_snapshot_open(&p, folder, &err);
+    if (!st) st = ig_model_open(&m, (ig_checkpoint){.snapshot = p}, &(ig_model_options){0}, &err);
+    CHECK_MSG(st != IG_OK, "accepted, expected \"%s\"", says);
+    CHECK_MSG(strstr(err.msg, says) != NULL, "\"%s\" does not say \"%s\"", err.msg, says);
+    ig_model_close(m), ig_snapshot_close(p), drop_folder(), unlink(w.path);
+}
+
+static const shape tiny = {2, 64, 64, 2, 1, 32, 40, false, "f32", 0},
+                   tiny_gemma = {2, 64, 64, 2, 1, 32, 40, false, "f32", 8};
+
+TEST(tensors_that_are_missing_surplus_or_misshapen_are_refused_by_name) {
+    refused(tiny, (style){.drop = "model.layers.1.mlp.up_proj.weight"},
+            "model.layers.1.mlp.up_proj.weight is missing");
+    refused(tiny, (style){.drop = "model.norm.weight"}, "model.norm.weight is missing");
+    refused(tiny, (style){.drop = "model.embed_tokens.weight"}, "model.embed_tokens.weight is missing");
+    refused(tiny, (style){.add = "model.layers.0.self_attn.q_proj.bias"},
+            "model.layers.0.self_attn.q_proj.bias");
+    refused(tiny, (style){.add = "vision_tower.x"}, "vision_tower.x"); /* a llama has none to drop */
+    refused(tiny, (style){.misshape = "model.layers.1.self_attn.k_proj.weight"},
+            "model.layers.1.self_attn.k_proj.weight is [16, 128], expected [32, 64]");
+    shape untied = tiny;
+    untied.untied = true;
+    refused(untied, (style){.drop = "lm_head.weight"}, "lm_head.weight is missing");
+    style mlx = {.bits = 4, .group = 32};
+    mlx.drop = "model.layers.0.self_attn.v_proj.scales";
+    refused(tiny, mlx, "model.layers.0.self_attn.v_proj.scales is missing");
+    mlx.drop = "model.layers.0.self_attn.v_proj.biases";
+    refused(tiny, mlx, "model.layers.0.self_attn.v_proj is quantized in a mode other than affine");
+    mlx.drop = "model.layers.0.self_attn.v_proj.weight";
+    refused(tiny, mlx, "model.layers.0.self_attn.v_proj.weight is missing");
+    mlx = (style){.bits = 4, .group = 32, .misshape = "model.layers.0.self_attn.v_proj.scales"};
+    refused(tiny, mlx, "expected [32, 64]");
+    refused(tiny, (style){.bits = 2, .group = 32}, "2 bits in groups of 32");
+}
+
+TEST(a_head_that_is_called_tied_is_not_read) {
+    shape untied = tiny;
+    untied.untied = true;
+    file w = write_model(untied, (twist){0});
+    ig_snapshot *p = NULL;
+    ig_model *m = NULL;
+    ig_err err = {0};
+    ig_log_set_level(IG_LOG_ERROR);
+    write_snapshot(w.path, untied, &(style){.config = "\"tie_word_embeddings\":true"});
+    CHECK(ig_snapshot_open(&p, folder, &err) == IG_OK);
+    CHECK_MSG(ig_model_open(&m, (ig_checkpoint){.snapshot = p}, &(ig_model_options){0}, &err) == IG_OK, "%s",
+              err.msg);
+    CHECK(m && ig_model_config_of(m)->tied_head);
+    ig_log_set_level(IG_LOG_INFO);
+    ig_model_close(m), ig_snapshot_close(p), drop_folder(), unlink(w.path);
+}
+
+TEST(settings_that_change_the_numbers_are_refused_by_name) {
+    static const struct {
+        const char *config, *says;
+    } cases[] = {
+        {"\"model_type\":\"mamba\"",
+         "\"mamba\" is not supported (supported: gemma3_text, gemma3, llama, mistral"},
+        {"\"model_type\":7", "model_type is missing"},
+        {"\"attention_bias\":true", "attention_bias = true"},
+        {"\"mlp_bias\":true", "mlp_bias = true"},
+        {"\"hidden_act\":\"relu\"", "hidden_act = \"relu\" is not supported, only silu"},
+        {"\"sliding_window\":4096", "sliding_window = 4096"},
+        {"\"layer_types\":[\"full_attention\",\"sliding_attention\"]",
+         "layer_types[1] = \"sliding_attention\""},
+        {"\"layer_types\":[\"full_attention\"]", "layer_types has 1 entries for 2 layers"},
+        {"\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}", "rope type \"llama3\""},
+        {"\"rope_scaling\":{\"type\":\"yarn\"}", "rope type \"yarn\""},
+        {"\"rope_parameters\":{\"rope_type\":\"longrope\"}", "rope type \"longrope\""},
+        {"\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"dynamic\"}}", "rope type \"dynamic\""},
+        {"\"rope_scaling\":{\"type\":\"linear\"}", "linear rope without a factor"},
+        {"\"rope_scaling\":{\"type\":\"linear\",\"factor\":{\"__float__\":\"Infinity\"}}", "rope factor"},
+        {"\"rope_scaling\":3", "rope_scaling = 3"},
+        {"\"rope_theta\":\"big\"", "rope_theta = \"big\" is not a number"},
+        {"\"rope_theta\":0.5", "rope base 0.5"},
+        {"\"partial_rotary_factor\":0.5", "partial_rotary_factor = 0.5"},
+        {"\"rms_norm_eps\":null", "epsilon 0"},
+        {"\"vocab_size\":41", "model.embed_tokens.weight is [40, 64], expected [41, 64]"},
+        {"\"hidden_size\":null", "hidden_size is missing"},
+        {"\"num_hidden_layers\":-1", "num_hidden_layers = -1"},
+        {"\"num_hidden_layers\":18446744073709551615", "num_hidden_layers = 18446744073709551615"},
+        {"\"num_hidden_layers\":2.0", "num_hidden_layers = 2.0"},
+        {"\"num_attention_heads\":0", "num_attention_heads = 0"},
+        {"\"tie_word_embeddings\":\"yes\"", "tie_word_embeddings"},
+        {"\"text_config\":[]", "text_config is not an object"},
+        {"\"quantization_config\":{\"quant_method\":\"awq\",\"bits\":4}", "quantized by awq"},
+        {"\"quantization_config\":{\"quant_method\":\"gptq\"}", "quantized by gptq"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        refused(tiny, (style){.config = cases[i].config}, cases[i].says);
+    refused(tiny_gemma, (style){.config = "\"final_logit_softcapping\":30.0"},
+            "final_logit_softcapping = 30.0");
+    refused(tiny_gemma, (style){.config = "\"attn_logit_softcapping\":50"}, "attn_logit_softcapping = 50");
+    refused(tiny_gemma, (style){.config = "\"hidden_activation\":\"gelu\""}, "hidden_activation = \"gelu\"");
+    refused(tiny_gemma, (style){.config = "\"use_bidirectional_attention\":true"},
+            "use_bidirectional_attention");
+    refused(tiny_gemma, (style){.config = "\"query_pre_attn_scalar\":-4"}, "attention scale");
+    refused(tiny,
+            (style){.bits = 4,
+                    .group = 32,
+                    .config = "\"quantization\":{\"group_size\":32,\"bits\":4,\"mode\":\"mxfp4\"}"},
+            "a mode other than affine");
+}
