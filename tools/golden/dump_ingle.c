@@ -26,8 +26,8 @@ int main(int argc, char **argv) {
     size_t n_vocab = (size_t)ig_model_config_of(model)->n_vocab;
 
     ig_kv_pool *kv;
-    int n_blocks = (a.window + IG_KV_BLOCK_TOKENS - 1) / IG_KV_BLOCK_TOKENS + 1;
-    check(ig_kv_pool_make(&kv, ig_model_kv_shape(model), n_blocks, 1, a.window, &err), &err);
+    ig_kv_shape shape = ig_model_kv_shape(model);
+    check(ig_kv_pool_make(&kv, shape, ig_kv_room_for(shape, 1, a.window, chunk), 1, a.window, &err), &err);
     ig_arena arena = {.cap_bytes = ig_model_plan(model, chunk, chunk, a.window)};
     void *memory;
     check(ig_pages_map(&memory, arena.cap_bytes, false, &err), &err);
