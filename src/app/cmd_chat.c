@@ -15,6 +15,7 @@ int ig_cmd_chat(int argc, char **argv) {
          .value = "N", .help = "longest answer (0: what the context leaves)"},
         IG_SAMPLING_OPTIONS(sampling, o.seeded),
         IG_LOAD_OPTIONS(load),
+        IG_TEMPLATE_OPTION(load),
         {"no-history", .kind = IG_OPT_BOOL, .to = &o.no_history,
          .help = "neither read nor write the history"},
     };

@@ -160,6 +160,7 @@ int ig_cmd_generate(int argc, char **argv) {
         {"json", .kind = IG_OPT_BOOL, .to = &g.json, .help = "one JSON object at the end instead of text"},
         {"stats", .kind = IG_OPT_BOOL, .to = &g.stats, .help = "speed, memory and seed on stderr afterwards"},
         IG_LOAD_OPTIONS(load),
+        IG_TEMPLATE_OPTION(load),
     };
     const ig_command c = {
         .verb = "generate",

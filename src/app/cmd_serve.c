@@ -289,6 +289,7 @@ int ig_cmd_serve(int argc, char **argv) {
         {"max-queue", .kind = IG_OPT_INT, .to = &o.load.engine.queue_max, .min = 1, .max = 4096, .value = "N",
          .help = "requests that may wait"},
         IG_LOAD_OPTIONS(o.load),
+        IG_TEMPLATE_OPTION(o.load),
         {"log-level", .kind = IG_OPT_TEXT, .to = &o.log_level, .value = "LEVEL",
          .help = "debug, info, warn or error"},
     };

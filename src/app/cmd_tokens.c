@@ -121,6 +121,7 @@ int ig_cmd_tokens(int argc, char **argv) {
          .help = "whose tokenizer (default: the only model, or the starter)"},
         {"chat", .kind = IG_OPT_BOOL, .to = &o.chat,
          .help = "the text as a user's message, through the chat template"},
+        IG_TEMPLATE_OPTION(load),
         {"special", .kind = IG_OPT_BOOL, .to = &o.special,
          .help = "recognise control tokens in the text, and begin as the model wants"},
         {"count", .kind = IG_OPT_BOOL, .to = &o.count, .help = "print only how many there are"},

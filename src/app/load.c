@@ -14,7 +14,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { PROGRESS_AFTER_MS = 400, PROGRESS_EVERY_MS = 100, NS_PER_MS = 1000000 };
+enum {
+    TEMPLATE_BYTES_MAX = 4 << 20,
+    SPARE_IDS_MAX = 1024,
+    PROGRESS_AFTER_MS = 400,
+    PROGRESS_EVERY_MS = 100,
+    NS_PER_MS = 1000000
+};
 
 /* ---- progress ------------------------------------------------------------------------------------------ */
 
@@ -43,27 +49,46 @@ static void end_progress(progress *p) {
 typedef struct text_job {
     const ig_gguf *gguf; /* one of the two */
     const ig_snapshot *snapshot;
+    const char *template_path; /* or NULL */
     ig_tokenizer *tokenizer;
     ig_template *chat;
     ig_status st; /* of the tokenizer; a missing or broken template only matters to those who chat */
     ig_err err, chat_err;
 } text_job;
 
+/* Its source: the file that was asked for, else the model's own. malloc'd. */
+static ig_status template_source(const text_job *j, char **out, size_t *n, ig_err *err) {
+    ig_slice own;
+    if (j->template_path) return ig_file_slurp(out, n, j->template_path, TEMPLATE_BYTES_MAX, err);
+    if (j->snapshot) return ig_template_source_from_snapshot(out, n, j->snapshot, "default", err);
+    ig_status st = ig_gguf_get_string(j->gguf, "tokenizer.chat_template", &own, err);
+    if (st) return st;
+    *out = malloc(own.n + 1);
+    if (!*out) return ig_fail(err, IG_ELIMIT, "no memory for the chat template");
+    memcpy(*out, own.p, own.n);
+    *n = own.n;
+    return IG_OK;
+}
+
 static void *load_text(void *arg) {
     text_job *j = arg;
-    ig_slice source;
-    if (j->snapshot) {
-        j->st =
-            ig_fail(&j->err, IG_EFORMAT, "%.200s: tokenizer.json is not read", ig_snapshot_path(j->snapshot));
-        return NULL;
+    char *source = NULL;
+    size_t n = 0;
+    if (j->snapshot) j->st = ig_tokenizer_from_snapshot(&j->tokenizer, j->snapshot, &j->err);
+    else j->st = ig_tokenizer_from_gguf(&j->tokenizer, j->gguf, &j->err);
+    ig_status st = template_source(j, &source, &n, &j->chat_err);
+    if (!st) st = ig_template_make(&j->chat, (ig_slice){source, n}, &j->chat_err);
+    if (st && j->template_path && !j->st) { /* it was asked for: no going on without it */
+        j->err = j->chat_err;
+        j->st = st;
+    } else if (st == IG_ENOTFOUND) {
+        ig_fail(
+            &j->chat_err, st,
+            "%.200s has no chat template: give one with --chat-template FILE, or let it go on with a text "
+            "(generate --raw, /v1/completions)",
+            j->snapshot ? ig_snapshot_path(j->snapshot) : ig_gguf_path(j->gguf));
     }
-    j->st = ig_tokenizer_from_gguf(&j->tokenizer, j->gguf, &j->err);
-    ig_status st = ig_gguf_get_string(j->gguf, "tokenizer.chat_template", &source, &j->chat_err);
-    if (st == IG_OK)
-        ig_template_make(&j->chat, source, &j->chat_err);
-    else if (st == IG_ENOTFOUND)
-        ig_fail(&j->chat_err, st, "%.200s has no chat template; it completes text (generate --raw)",
-                ig_gguf_path(j->gguf));
+    free(source);
     return NULL;
 }
 
@@ -85,11 +110,14 @@ static ig_status load_model(ig_loaded *l, const ig_load_options *o, ig_err *err)
     return st;
 }
 
-/* An id that one of the two does not know would be read or printed as something else. */
+/* An id that one of the two does not know would be read or printed as something else. In folders the two
+ * differ by custom: rows are added for alignment (such an id prints nothing), tokens for other modalities
+ * (the engine refuses a prompt with such an id). */
 static ig_status check_vocabulary(const ig_loaded *l, ig_err *err) {
     uint32_t n_tokens = ig_tokenizer_n_vocab(l->tokenizer);
     int n_rows = ig_model_config_of(l->model)->n_vocab;
-    if ((int64_t)n_tokens == n_rows) return IG_OK;
+    int64_t spare = n_rows - (int64_t)n_tokens;
+    if (spare == 0 || (l->snapshot && spare > -SPARE_IDS_MAX && spare < SPARE_IDS_MAX)) return IG_OK;
     return ig_fail(err, IG_EFORMAT, "%.200s: the tokenizer has %" PRIu32 " tokens, the embedding %d rows",
                    l->path, n_tokens, n_rows);
 }
@@ -109,7 +137,7 @@ static ig_status load_parts(ig_loaded *l, const ig_load_options *o, ig_err *err)
     if (st) return st;
     if (stat(l->path, &info) == 0) l->modified_s = (int64_t)info.st_mtime;
 
-    text_job job = {.gguf = l->gguf, .snapshot = l->snapshot};
+    text_job job = {.gguf = l->gguf, .snapshot = l->snapshot, .template_path = o->chat_template};
     bool aside = !o->text_only && pthread_create(&thread, NULL, load_text, &job) == 0;
     if (!aside) load_text(&job);
     st = o->text_only ? IG_OK : load_model(l, o, err);

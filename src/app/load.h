@@ -28,6 +28,7 @@ typedef struct ig_load_options {
     const char *model;      /* as ig_models_find takes it */
     int n_threads;          /* 0: ig_cpu_count() */
     ig_engine_config engine; /* n_ctx, n_slots, budgets, chunk */
+    const char *chat_template; /* a file instead of the model's own; NULL: that one */
     bool text_only;         /* tokenizer and template, no weights and no engine */
     bool no_engine;         /* weights but no engine thread: the caller drives the model itself */
     bool quiet;             /* no progress on a terminal */
@@ -48,6 +49,10 @@ static inline ig_load_options ig_load_defaults(void) {
      .help = "memory to plan with, as 4G or 512Mi (0: 75 % of what is free)"},                              \
     {"kv-budget", .kind = IG_OPT_SIZE, .to = &(o).engine.kv_budget_bytes, .min = 0, .max = 1e18,            \
      .value = "SIZE", .help = "memory for keys and values (0: chosen from what is free)"}
+
+#define IG_TEMPLATE_OPTION(o)                                                                               \
+    {"chat-template", .kind = IG_OPT_TEXT, .to = &(o).chat_template, .value = "FILE",                       \
+     .help = "a Jinja chat template, instead of the model's own"}
 
 /* The defaults of a generation, and the rows that change them. `s` is an ig_sampling, `seeded` a bool. */
 static inline ig_sampling ig_sampling_defaults(void) {

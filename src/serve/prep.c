@@ -84,8 +84,10 @@ static bool render(ig_serve_job *job, ig_buf *text, ig_text_range **plain, size_
     ig_chat_request *r = &job->req;
     ig_err err = {0};
     if (!job->s->template)
-        return ig_serve_refuse(&job->error, "template_error", NULL,
-                               "this model has no chat template; use /v1/completions");
+        return ig_serve_refuse(
+            &job->error, "template_error", NULL,
+            "this model has no chat template: start the server with --chat-template FILE, or "
+            "let it go on with a text through /v1/completions");
     ig_chat_input in = {.messages = r->messages,
                         .kwargs = r->kwargs,
                         .add_generation_prompt = !r->continue_final,
@@ -106,6 +108,7 @@ static bool render(ig_serve_job *job, ig_buf *text, ig_text_range **plain, size_
     return true;
 }
 
+/* The template writes BOS itself where the model wants one. */
 static bool chat_tokens(ig_serve_prep *p, ig_serve_job *job, ig_tokens *out) {
     ig_buf text = ig_buf_init(PROMPT_MAX_BYTES);
     ig_text_range *plain = NULL;
@@ -114,7 +117,7 @@ static bool chat_tokens(ig_serve_prep *p, ig_serve_job *job, ig_tokens *out) {
         messages_fit(p, job) && render(job, &text, &plain, &n_plain) && fits(p, job, text.n, "messages") &&
         encode(
             p, job, (ig_slice){text.n ? text.p : "", text.n},
-            (ig_encode_options){.add_bos = true, .parse_special = true, .plain = plain, .n_plain = n_plain},
+            (ig_encode_options){.parse_special = true, .plain = plain, .n_plain = n_plain},
             out, "messages");
     free(plain);
     ig_buf_free(&text);
