@@ -71,7 +71,8 @@ static inline void gate_back(float *dgate, float *dup, const float *dy, const fl
         store_to(dgate, i, n, vf_mul(vf_mul(d, u), vf_add(s, curve)));
     }
 }
-static void swiglu_back(float *dgate, float *dup, const float *dy, const float *gate, const float *up, int n) {
+static void swiglu_back(float *dgate, float *dup, const float *dy, const float *gate, const float *up,
+                        int n) {
     gate_back(dgate, dup, dy, gate, up, n, false);
 }
 static void geglu_back(float *dgate, float *dup, const float *dy, const float *gate, const float *up, int n) {
@@ -97,8 +98,12 @@ static void softmax_back(float *s, float *dp, float lse, float delta, int from, 
     }
 }
 
-#define ROW(op, word, member) \
-    {op, NULL, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED, KERN_NAME(#word), "equals scalar", {.member = word}}
+#define ROW(op, word, member)                                                                                \
+    {                                                                                                        \
+        op, NULL, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED, KERN_NAME(#word), "equals scalar", {                   \
+            .member = word                                                                                   \
+        }                                                                                                    \
+    }
 static const ig_kern kerns[] = {
     ROW(IG_KERN_DOT, dot, dot),
     ROW(IG_KERN_SCALE, scale, scale),

@@ -1,6 +1,6 @@
 /* carry: what passes over the edge between two segments of layers.
- * A tensor that later layers read again has one saved copy and one gradient, whatever the cut: each segment that
- * used it adds in place, the highest first, as the walk over the whole stack would. So the sums are the same
+ * A tensor that later layers read again has one saved copy and one gradient, whatever the cut: each segment
+ * that used it adds in place, the highest first, as the walk over the whole stack would. So the sums are the same
  * chains and segmented gradients equal whole ones bit for bit. */
 #include "model/inside.h"
 
@@ -34,9 +34,11 @@ static ig_tensor *saved(ig_run *r, const ig_tensor *t, bool needs_g) {
 static void give_home(ig_run *r, ig_tensor *t) {
     const size_t bytes = (size_t)t->n_rows * (size_t)t->n_cols * sizeof(float);
     float *g = ig_arena_take(r->arena, bytes);
-    if (g || ig_run_planning(r)) op_grad_home(t, g, false);
-    else r->status = ig_fail(&r->err, IG_ELIMIT, "step memory of %zu bytes is full: %zu more for a gradient",
-                             r->arena->cap_bytes, bytes);
+    if (g || ig_run_planning(r))
+        op_grad_home(t, g, false);
+    else
+        r->status = ig_fail(&r->err, IG_ELIMIT, "step memory of %zu bytes is full: %zu more for a gradient",
+                            r->arena->cap_bytes, bytes);
 }
 
 void ig_carry_save(ig_run *r, ig_carry *carry, ig_carry *edge, bool needs_g, float *g_of_h) {

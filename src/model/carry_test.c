@@ -44,7 +44,12 @@ static const float *vector(tiny *y, int n, float middle) {
 /* Formats by GGUF's numbers: 0 f32, 3 q4_1, 8 q8_0, 30 bf16. */
 static ig_weight matrix(tiny *y, int gguf_type, int n_rows, int n_cols, ig_row_order order) {
     const ig_fmt *f = ig_fmt_of_gguf((uint32_t)gguf_type);
-    ig_weight w = {.name = "w", .fmt = f, .n_rows = n_rows, .n_cols = n_cols, .order = order, .head_dim = D,
+    ig_weight w = {.name = "w",
+                   .fmt = f,
+                   .n_rows = n_rows,
+                   .n_cols = n_cols,
+                   .order = order,
+                   .head_dim = D,
                    .panel_bytes = ig_fmt_panel_bytes(f, n_cols)};
     w.kern = ig_kern_pick(IG_KERN_LINEAR, f, IG_TIER_L3, ig_cpu_features()), w.linear = w.kern->fn.linear;
     w.unpack = ig_kern_pick(IG_KERN_UNPACK, f, IG_TIER_L3, ig_cpu_features());
@@ -58,9 +63,12 @@ static ig_weight matrix(tiny *y, int gguf_type, int n_rows, int n_cols, ig_row_o
                 const float x = 0.3f * draw(y);
                 const uint16_t d = ig_f32_to_f16(gguf_type == 8 ? 0.002f : 0.03f), m = ig_f32_to_f16(-0.2f);
                 for (int b = 0; b < f->group_bytes; b++) draw(y), at[b] = (uint8_t)(y->seed >> 16);
-                if (gguf_type == 0) memcpy(at, &x, 4);
-                else if (gguf_type == 30) memcpy(at, (const uint8_t *)&x + 2, 2);
-                else memcpy(at, &d, 2);
+                if (gguf_type == 0)
+                    memcpy(at, &x, 4);
+                else if (gguf_type == 30)
+                    memcpy(at, (const uint8_t *)&x + 2, 2);
+                else
+                    memcpy(at, &d, 2);
                 if (gguf_type == 3) memcpy(at + 2, &m, 2);
             }
             f->pack(panels + (size_t)p * w.panel_bytes, row, lane, n_cols);
@@ -81,7 +89,12 @@ static void make_rows(tiny *y) {
     }
     for (int i = 1; i < M; i++)
         if (y->want[i] < y->want[i - 1]) y->want[i] = y->want[i - 1];
-    y->rows = (ig_rows){.n_rows = T, .token = y->token, .pos = y->pos, .seq = y->seq, .n_ctx = T, .want = y->want,
+    y->rows = (ig_rows){.n_rows = T,
+                        .token = y->token,
+                        .pos = y->pos,
+                        .seq = y->seq,
+                        .n_ctx = T,
+                        .want = y->want,
                         .n_want = M};
 }
 
@@ -90,8 +103,15 @@ static void make(tiny *y, const ig_family *family, int n_threads, uint32_t cpu) 
     *y = (tiny){.seed = 77};
     const bool gemma = family == &ig_family_gemma3;
     const ig_row_order order = gemma ? IG_ROWS_PLAIN : IG_ROWS_ROPE;
-    ig_model_config c = {.n_layers = LAYERS, .n_heads = HEADS, .n_kv_heads = KV_HEADS, .head_dim = D, .width = K,
-                         .ffn_width = F, .n_vocab = VOCAB, .norm_eps = 1e-5f, .embed_scale = gemma ? 8.0f : 1.0f};
+    ig_model_config c = {.n_layers = LAYERS,
+                         .n_heads = HEADS,
+                         .n_kv_heads = KV_HEADS,
+                         .head_dim = D,
+                         .width = K,
+                         .ffn_width = F,
+                         .n_vocab = VOCAB,
+                         .norm_eps = 1e-5f,
+                         .embed_scale = gemma ? 8.0f : 1.0f};
     y->m = (ig_model){.family = family, .config = c, .layers = y->layers, .tier_max = IG_TIER_L3, .cpu = cpu};
     ig_assert(ig_pool_make(&y->m.pool, n_threads, NULL) == IG_OK);
     ig_kern_table_pick(&y->m.kern, IG_TIER_L3, cpu);
@@ -104,16 +124,22 @@ static void make(tiny *y, const ig_family *family, int n_threads, uint32_t cpu) 
     for (int i = 0; i < LAYERS; i++) {
         ig_layer *l = &y->layers[i];
         const int type = types[i % 4];
-        l->w[IG_W_Q] = matrix(y, type, HEADS * D, K, order), l->w[IG_W_K] = matrix(y, type, KV_HEADS * D, K, order);
+        l->w[IG_W_Q] = matrix(y, type, HEADS * D, K, order),
+        l->w[IG_W_K] = matrix(y, type, KV_HEADS * D, K, order);
         l->w[IG_W_V] = matrix(y, type, KV_HEADS * D, K, IG_ROWS_PLAIN);
         l->w[IG_W_O] = matrix(y, type, K, HEADS * D, IG_ROWS_PLAIN);
-        l->w[IG_W_GATE] = matrix(y, type, F, K, IG_ROWS_PLAIN), l->w[IG_W_UP] = matrix(y, type, F, K, IG_ROWS_PLAIN);
+        l->w[IG_W_GATE] = matrix(y, type, F, K, IG_ROWS_PLAIN),
+        l->w[IG_W_UP] = matrix(y, type, F, K, IG_ROWS_PLAIN);
         l->w[IG_W_DOWN] = matrix(y, type, K, F, IG_ROWS_PLAIN);
         for (int v = 0; v < IG_V_Q_NORM; v++) l->v[v] = vector(y, K, 1);
         l->v[IG_V_Q_NORM] = vector(y, D, 1), l->v[IG_V_K_NORM] = vector(y, D, 1);
         l->rope = gemma && i % 2 ? IG_ROPE_WINDOW : IG_ROPE_FULL;
-        l->attention = (ig_attention){.n_heads = HEADS, .n_kv_heads = KV_HEADS, .head_dim = D, .scale = 0.2f,
-                                      .window = gemma && i % 2 ? WINDOW : 0, .norm_eps = 1e-5f,
+        l->attention = (ig_attention){.n_heads = HEADS,
+                                      .n_kv_heads = KV_HEADS,
+                                      .head_dim = D,
+                                      .scale = 0.2f,
+                                      .window = gemma && i % 2 ? WINDOW : 0,
+                                      .norm_eps = 1e-5f,
                                       .kv = {.layer = i}};
         if (gemma) l->attention.q_norm = l->v[IG_V_Q_NORM], l->attention.k_norm = l->v[IG_V_K_NORM];
     }
@@ -237,8 +263,10 @@ TEST(a_plan_of_a_segmented_step_counts_what_it_takes_and_less_is_refused) {
             run_cut(&y, cuts, plan.peak_bytes, &real);
             CHECK_MSG(real.status == IG_OK && real.peak_bytes == plan.peak_bytes, "%s, cuts %x: %zu, %zu",
                       families[f]->name, cuts, plan.peak_bytes, real.peak_bytes);
-            if (cuts == 0) whole = plan.peak_bytes;
-            else CHECK(plan.peak_bytes < whole);
+            if (cuts == 0)
+                whole = plan.peak_bytes;
+            else
+                CHECK(plan.peak_bytes < whole);
             for (size_t cap = 64; cap < plan.peak_bytes; cap += cap < 65536 ? 832 : 64 * 971) {
                 run_cut(&y, cuts, cap, &real);
                 CHECK_MSG(real.status == IG_ELIMIT, "%zu of %zu bytes", cap, plan.peak_bytes);
@@ -284,7 +312,8 @@ static void norm(double *y, const double *x, const float *w, int rows, int n, bo
         double s = 0;
         for (int i = 0; i < n; i++) s += x[t * n + i] * x[t * n + i];
         for (int i = 0; i < n; i++)
-            y[t * n + i] = x[t * n + i] / sqrt(s / n + (double)1e-5f) * (double)w[i] + (add ? y[t * n + i] : 0);
+            y[t * n + i] =
+                x[t * n + i] / sqrt(s / n + (double)1e-5f) * (double)w[i] + (add ? y[t * n + i] : 0);
     }
 }
 static void glu(twin *m, const double *x, const double *gate, const double *up, bool gelu) {
@@ -345,7 +374,8 @@ static void shared_layer64(twin *m, int i) {
     if (i == 1) memcpy(m->normed, m->n, sizeof m->n);
     if (i == 3) mat(m->gate, m->n, w[IG_W_GATE], F, K, false);
     glu(m, m->n, w[IG_W_GATE], w[IG_W_UP], true), mat(m->h, m->f, w[IG_W_DOWN], K, F, true);
-    if (i == 2 || i == 4) glu(m, m->normed, w[IG_W_UP], w[IG_W_GATE], false), mat(m->h, m->f, w[IG_W_DOWN], K, F, true);
+    if (i == 2 || i == 4)
+        glu(m, m->normed, w[IG_W_UP], w[IG_W_GATE], false), mat(m->h, m->f, w[IG_W_DOWN], K, F, true);
     if (i == 3) norm(m->h, m->normed, l->v[IG_V_FFN_NORM], T, K, true);
     if (i == 4) mat(m->h, m->gate, w[IG_W_DOWN], K, F, true);
 }
@@ -354,8 +384,10 @@ static double loss64(twin *m, const double *h0) {
     double loss = 0;
     memcpy(m->h, h0, sizeof m->h);
     for (int i = 0; i < LAYERS; i++)
-        if (m->y->m.family == &family_shared) shared_layer64(m, i);
-        else transformer_layer(m, i, m->y->m.family == &ig_family_gemma3);
+        if (m->y->m.family == &family_shared)
+            shared_layer64(m, i);
+        else
+            transformer_layer(m, i, m->y->m.family == &ig_family_gemma3);
     norm(m->n, m->h, m->y->m.top.v[IG_TOP_NORM], T, K, false);
     for (int i = 0; i < M; i++) {
         double sum = 0, of_target = 0;
@@ -386,14 +418,15 @@ TEST(the_gradient_of_the_embedding_equals_differences_of_a_float64_twin) {
             h0[t] = m.head[y.token[t / K] * K + t % K] * (double)y.m.config.embed_scale;
         double loss = 0;
         for (int i = 0; i < M; i++) loss += (double)y.g[i] * (double)got.logp[i];
-        CHECK_MSG(fabs(loss - loss64(&m, h0)) < 1e-5 * fabs(loss), "%s: loss %.9g, float64 %.9g", families[f]->name,
-                  loss, loss64(&m, h0));
+        CHECK_MSG(fabs(loss - loss64(&m, h0)) < 1e-5 * fabs(loss), "%s: loss %.9g, float64 %.9g",
+                  families[f]->name, loss, loss64(&m, h0));
         double far = 0, size = 0, wrong = 0;
         for (int e = 0; e < ENTRIES + DIRECTIONS; e++) {
             static float direction[T * K];
             for (int i = 0; i < T * K; i++) direction[i] = e < ENTRIES ? 0 : draw(&y);
             draw(&y);
-            if (e < ENTRIES) direction[(y.seed >> 4) % (70 * K)] = 40; /* weighs as much as a whole direction */
+            if (e < ENTRIES)
+                direction[(y.seed >> 4) % (70 * K)] = 40; /* weighs as much as a whole direction */
             const double step = e < ENTRIES ? 1e-6 : 2e-5;
             double value[2], g = 0;
             for (int s = 0; s < 2; s++) {
@@ -404,7 +437,8 @@ TEST(the_gradient_of_the_embedding_equals_differences_of_a_float64_twin) {
             const double d = (value[0] - value[1]) / (2 * step);
             far += (g - d) * (g - d), wrong += (1.001 * g - d) * (1.001 * g - d), size += d * d;
         }
-        CHECK_MSG(sqrt(far) < 1e-5 * sqrt(size), "%s: %.2g from differences", families[f]->name, sqrt(far / size));
+        CHECK_MSG(sqrt(far) < 1e-5 * sqrt(size), "%s: %.2g from differences", families[f]->name,
+                  sqrt(far / size));
         CHECK(sqrt(wrong) > 1e-5 * sqrt(size)); /* control: a thousandth is seen */
         free(m.head);
         for (int i = 0; i < LAYERS; i++)

@@ -15,8 +15,8 @@ ig_carry ig_model_embed(const ig_model *m, ig_run *r, const ig_rows *rows, bool 
     return carry;
 }
 
-void ig_model_layers(const ig_model *m, ig_run *r, const ig_rows *rows, const ig_model_ropes *ropes, int first,
-                     int last, ig_carry *carry) {
+void ig_model_layers(const ig_model *m, ig_run *r, const ig_rows *rows, const ig_model_ropes *ropes,
+                     int first, int last, ig_carry *carry) {
     ig_assert(0 <= first && first <= last && last <= m->config.n_layers);
     for (int i = first; i < last && r->status == IG_OK; i++) {
         const size_t mark = ig_arena_mark(r->arena);

@@ -89,13 +89,13 @@ typedef struct ig_carry {
 void ig_carry_share(ig_carry *c, const char *name, ig_tensor *t);
 ig_tensor *ig_carry_find(const ig_carry *c, const char *name);
 
-/* An edge between two segments of layers. Copies of h, and of what is shared and not yet saved, become leaves in
- * the run's arena, below the marks of the segments. `carry` goes on with the saved ones, so that all segments
- * read one copy and add to one gradient. g_of_h: room for h's gradient, free again when the segment above it has
- * been walked (two buffers in turn do); NULL when needs_g is false. */
+/* An edge between two segments of layers. Copies of h, and of what is shared and not yet saved, become
+ * leaves in the run's arena, below the marks of the segments. `carry` goes on with the saved ones, so that
+ * all segments read one copy and add to one gradient. g_of_h: room for h's gradient, free again when the
+ * segment below the edge has been walked (two buffers in turn do); NULL when needs_g is false. */
 void ig_carry_save(ig_run *r, ig_carry *carry, ig_carry *edge, bool needs_g, float *g_of_h);
-/* After a segment was run again from its edge to `out`: its outputs take the gradients that segments above left
- * at `next`, the edge where it ends. Then op_backward leaves those of its own edge. */
+/* After a segment was run again from its edge to `out`: its outputs take the gradients that segments above
+ * left at `next`, the edge where it ends. Then op_backward leaves those of its own edge. */
 void ig_carry_seed(const ig_carry *out, const ig_carry *next);
 
 /* Cosines and sines of a batch, for all layers. */
@@ -106,11 +106,11 @@ typedef struct ig_model_ropes {
 ig_model_ropes ig_model_ropes_of(const ig_model *m, ig_run *r, const ig_rows *rows);
 /* Embedding rows. No gradient passes; with needs_g they are a leaf that keeps its own. */
 ig_carry ig_model_embed(const ig_model *m, ig_run *r, const ig_rows *rows, bool needs_g);
-/* Layers [first, last). With a tape all that they made stays in the arena; without one h alone does, in place,
- * and layers that share something. rows, ropes and what they point to live until the walk is over. */
-void ig_model_layers(const ig_model *m, ig_run *r, const ig_rows *rows, const ig_model_ropes *ropes, int first,
-                     int last, ig_carry *carry);
-/* Final norm of the rows in rows->want and the loss of their targets [n_want]. NULL when the run has failed. */
+/* Layers [first, last). With a tape all that they made stays in the arena; without one h alone does, in
+ * place, and layers that share something. rows, ropes and what they point to live until the walk is over. */
+void ig_model_layers(const ig_model *m, ig_run *r, const ig_rows *rows, const ig_model_ropes *ropes,
+                     int first, int last, ig_carry *carry);
+/* Final norm of the rows in rows->want and the loss of their targets [n_want]. NULL: the run has failed. */
 ig_loss *ig_model_loss(const ig_model *m, ig_run *r, const ig_rows *rows, const ig_carry *carry,
                        const uint32_t *target, ig_head_kind kind, bool grad);
 

@@ -189,8 +189,8 @@ ig_qkv op_qkv(ig_run *r, const ig_attention *a, const ig_weight *wq, const ig_we
     if (!r->tape) ig_arena_rewind(r->arena, mark);
     if (r->train) y.q->needs_g = y.k->needs_g = y.v->needs_g = x->needs_g;
     if (op_stopped(r)) return (ig_qkv){NULL, NULL, NULL};
-    op_note(r, qkv_back, &(qkv_note){*a, {wq, wk, wv}, x, rope, y, {job.q0, job.k0}}, sizeof(qkv_note), y.q, y.k,
-            y.v);
+    const qkv_note note = {*a, {wq, wk, wv}, x, rope, y, {job.q0, job.k0}};
+    op_note(r, qkv_back, &note, sizeof note, y.q, y.k, y.v);
     return y;
 }
 
@@ -382,7 +382,7 @@ ig_tensor *op_attention(ig_run *r, const ig_attention *a, ig_qkv x, const ig_row
     ig_arena_rewind(r->arena, mark);
     if (op_stopped(r)) return NULL;
     y->needs_g = q->needs_g || (r->train && (x.k->needs_g || x.v->needs_g));
-    op_note(r, op_attention_back, &(op_attention_note){*a, rows, x, y, lse}, sizeof(op_attention_note), y, NULL,
-            NULL);
+    const op_attention_note note = {*a, rows, x, y, lse};
+    op_note(r, op_attention_back, &note, sizeof note, y, NULL, NULL);
     return y;
 }

@@ -3,7 +3,7 @@
  *     dP = dO V^T,  dS = P * (dP - delta),  dQ += dS K,  dK += dS^T Q,  dV += P^T dO
  * Owners compute: dQ by tiles of queries, keys ascending; dK and dV by blocks of 64 keys, query heads of the
  * group ascending and queries ascending in each. P is computed twice and no sum is shared, so the bits do not
- * depend on threads. Only blocks inside the window are touched. q holds the scale already, so none is here. */
+ * depend on threads. Only blocks inside the window are touched. q holds the scale, so none is here. */
 #include "op/inside.h"
 
 enum { TILE_QUERIES = 32, B = IG_KV_BLOCK_TOKENS };
@@ -33,8 +33,7 @@ static void delta_part(void *arg, int lo, int hi, int thread) {
     for (int t = lo; t < hi; t++)
         for (int h = 0; h < n_heads; h++) {
             const size_t at = (size_t)t * (size_t)(n_heads * n_d) + (size_t)(h * n_d);
-            j->delta[t * n_heads + h] =
-                j->r->kern->op[IG_KERN_DOT]->fn.dot(j->dy + at, j->n->y->f + at, n_d);
+            j->delta[t * n_heads + h] = j->r->kern->op[IG_KERN_DOT]->fn.dot(j->dy + at, j->n->y->f + at, n_d);
         }
 }
 
@@ -52,14 +51,23 @@ static int end_key(int pos, int b) {
 }
 
 /* P and dS [m][64] of queries row.. (m of them, the first at position pos) of one head against one block. */
-static void probabilities(const back_job *j, float *p, float *ds, const key_block *k, int pos, int m, int head) {
+static void probabilities(const back_job *j, float *p, float *ds, const key_block *k, int pos, int m,
+                          int head) {
     const ig_attention *a = &j->n->a;
     const int n_d = a->head_dim, kv_head = head / (a->n_heads / a->n_kv_heads), row = k->row + pos;
     const size_t q_row = (size_t)(a->n_heads * n_d), at = (size_t)row * q_row + (size_t)(head * n_d);
     const float *kt = j->blocks + (size_t)((j->first_block[k->row] + k->block) * a->n_kv_heads + kv_head) *
                                       (size_t)(2 * B * n_d);
-    ig_matmul_args g = {.c = p, .a = j->n->x.q->f + at, .b = kt, .c_row = B, .a_row = q_row, .a_k = 1, .b_row = B,
-                        .m = m, .n = B, .kk = n_d};
+    ig_matmul_args g = {.c = p,
+                        .a = j->n->x.q->f + at,
+                        .b = kt,
+                        .c_row = B,
+                        .a_row = q_row,
+                        .a_k = 1,
+                        .b_row = B,
+                        .m = m,
+                        .n = B,
+                        .kk = n_d};
     matmul(j, g);
     g.c = ds, g.a = j->dy + at, g.b = kt + B * n_d;
     matmul(j, g);
@@ -68,8 +76,8 @@ static void probabilities(const back_job *j, float *p, float *ds, const key_bloc
         int from = first_key(j, pos + i, k->block), end = end_key(pos + i, k->block);
         if (end < 0) end = 0;
         if (from > end) from = end;
-        j->r->kern->op[IG_KERN_SOFTMAX_BACK]->fn.softmax_back(p + i * B, ds + i * B, j->n->lse[of], j->delta[of],
-                                                              from, end, B);
+        j->r->kern->op[IG_KERN_SOFTMAX_BACK]->fn.softmax_back(p + i * B, ds + i * B, j->n->lse[of],
+                                                              j->delta[of], from, end, B);
     }
 }
 
@@ -91,13 +99,19 @@ static void query_part(void *arg, int lo, int hi, int thread) {
             for (k.block = from / B; k.block <= (pos + m - 1) / B; k.block++, add = true) {
                 const int left = mine.n_rows - k.block * B;
                 probabilities(j, p, ds, &k, pos, m, head);
-                matmul(j, (ig_matmul_args){
-                              .c = j->dq + (size_t)(mine.row + pos) * q_row + (size_t)(head * n_d),
-                              .a = ds,
-                              .b = j->n->x.k->f + (size_t)(mine.row + k.block * B) * k_row +
-                                   (size_t)(head / group * n_d),
-                              .c_row = q_row, .a_row = B, .a_k = 1, .b_row = k_row,
-                              .m = m, .n = n_d, .kk = left < B ? left : B, .add = add});
+                matmul(j,
+                       (ig_matmul_args){.c = j->dq + (size_t)(mine.row + pos) * q_row + (size_t)(head * n_d),
+                                        .a = ds,
+                                        .b = j->n->x.k->f + (size_t)(mine.row + k.block * B) * k_row +
+                                             (size_t)(head / group * n_d),
+                                        .c_row = q_row,
+                                        .a_row = B,
+                                        .a_k = 1,
+                                        .b_row = k_row,
+                                        .m = m,
+                                        .n = n_d,
+                                        .kk = left < B ? left : B,
+                                        .add = add});
             }
         }
     }
@@ -123,8 +137,17 @@ static void key_part(void *arg, int lo, int hi, int thread) {
                 const int m = end - pos < TILE_QUERIES ? end - pos : TILE_QUERIES;
                 const size_t q_at = (size_t)(k.row + pos) * q_row + (size_t)(head * n_d);
                 probabilities(j, p, ds, &k, pos, m, head);
-                ig_matmul_args g = {.c = j->dv + at, .a = p, .b = j->dy + q_at, .c_row = k_row, .a_row = 1, .a_k = B,
-                                    .b_row = q_row, .m = n_keys, .n = n_d, .kk = m, .add = j->add_v || !first};
+                ig_matmul_args g = {.c = j->dv + at,
+                                    .a = p,
+                                    .b = j->dy + q_at,
+                                    .c_row = k_row,
+                                    .a_row = 1,
+                                    .a_k = B,
+                                    .b_row = q_row,
+                                    .m = n_keys,
+                                    .n = n_d,
+                                    .kk = m,
+                                    .add = j->add_v || !first};
                 if (j->dv) matmul(j, g);
                 g.c = j->dk + at, g.a = ds, g.b = j->n->x.q->f + q_at, g.add = j->add_k || !first;
                 if (j->dk) matmul(j, g);

@@ -10,9 +10,9 @@ typedef struct shape {
     int length[4];
 } shape;
 static const shape shapes[] = {
-    {2, 2, 16, 0, {1, 5, 0}},         {4, 1, 32, 0, {130, 3, 64, 0}},  {8, 1, 64, 0, {65, 0}},
-    {3, 3, 48, 40, {150, 20, 0}},     {4, 2, 64, 64, {129, 0}},        {6, 2, 96, 1, {70, 33, 0}},
-    {2, 1, 128, 100, {64, 201, 0}},   {2, 1, 256, 17, {97, 0}},        {5, 1, 64, 500, {190, 0}},
+    {2, 2, 16, 0, {1, 5, 0}},       {4, 1, 32, 0, {130, 3, 64, 0}}, {8, 1, 64, 0, {65, 0}},
+    {3, 3, 48, 40, {150, 20, 0}},   {4, 2, 64, 64, {129, 0}},       {6, 2, 96, 1, {70, 33, 0}},
+    {2, 1, 128, 100, {64, 201, 0}}, {2, 1, 256, 17, {97, 0}},       {5, 1, 64, 500, {190, 0}},
     {2, 1, 32, 130, {400, 0}},
 };
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
@@ -97,8 +97,8 @@ static void run_attention(attention_rig *a, const shape *s, int n_threads, uint3
     a->q = op_leaf(r, a->f[0], T, s->heads * s->dim, true);
     a->k = op_leaf(r, a->f[1], T, s->kv_heads * s->dim, true);
     a->v = op_leaf(r, a->f[2], T, s->kv_heads * s->dim, true);
-    const ig_attention at = {.n_heads = s->heads, .n_kv_heads = s->kv_heads, .head_dim = s->dim,
-                             .window = s->window, .scale = 1};
+    const ig_attention at = {
+        .n_heads = s->heads, .n_kv_heads = s->kv_heads, .head_dim = s->dim, .window = s->window, .scale = 1};
     a->y = op_attention(r, &at, (ig_qkv){a->q, a->k, a->v}, &a->rr.rows, IG_ACT_F32);
     op_grad_home(a->y, a->f[3], true);
     op_backward(r);
@@ -110,8 +110,9 @@ static void end_attention(attention_rig *a) {
 }
 static exact exact_of(const shape *s, int T) {
     const size_t n_q = (size_t)(T * s->heads * s->dim), n_k = (size_t)(T * s->kv_heads * s->dim);
-    exact e = {rig_doubles(n_q), rig_doubles(n_k), rig_doubles(n_k), rig_doubles(n_q), rig_doubles(n_q),
-               rig_doubles(n_q), rig_doubles(n_k), rig_doubles(n_k), T};
+    exact e = {rig_doubles(n_q), rig_doubles(n_k), rig_doubles(n_k),
+               rig_doubles(n_q), rig_doubles(n_q), rig_doubles(n_q),
+               rig_doubles(n_k), rig_doubles(n_k), T};
     const float scale = 1.5f / sqrtf(sqrtf((float)s->dim));
     const struct {
         double *to;
@@ -182,8 +183,8 @@ TEST(attention_gradients_equal_differences_of_the_forward) {
             in[which][at] = x - step;
             double d = (up - loss64(&e, s, a.rr.pos)) / (2 * step);
             in[which][at] = x;
-            CHECK_MSG(fabs(d - (double)g[which][at]) < 1e-4 * (fabs(d) + 0.05), "shape %d, input %d at %zu: %g, %g",
-                      some[i], which, at, (double)g[which][at], d);
+            CHECK_MSG(fabs(d - (double)g[which][at]) < 1e-4 * (fabs(d) + 0.05),
+                      "shape %d, input %d at %zu: %g, %g", some[i], which, at, (double)g[which][at], d);
         }
         end_attention(&a), free_exact(&e);
     }

@@ -1,5 +1,5 @@
-/* back_test: the backward pass of linear, norm, gates and q, k, v against float64 programs written apart, with
- * cotangents that are all different. */
+/* back_test: the backward pass of linear, norm, gates and q, k, v against float64 programs written apart,
+ * with cotangents that are all different. */
 #include "op/rig_test.h"
 
 static const double BOUND = 1e-5; /* of the norm of a gradient */
@@ -166,7 +166,8 @@ static void head64(double *y, const double *x, const float *norm, int n, int pos
     if (norm) r = 1 / sqrt(s / n + (double)1e-6f);
     for (int i = 0; i < n / 2; i++) {
         double a = x[i] * r * (norm ? (double)norm[i] : 1),
-               b = x[i + n / 2] * r * (norm ? (double)norm[i + n / 2] : 1), th = pos * pow(10000, -2.0 * i / n);
+               b = x[i + n / 2] * r * (norm ? (double)norm[i + n / 2] : 1),
+               th = pos * pow(10000, -2.0 * i / n);
         y[i] = (a * cos(th) - b * sin(th)) * scale, y[i + n / 2] = (a * sin(th) + b * cos(th)) * scale;
     }
 }
@@ -189,14 +190,20 @@ static void check_qkv(qkv_case c, const ig_fmt *f, int n_threads, float *dx_out)
     rig_rows_make(&rr, (const int[]){20, 17, 0});
     rig g;
     rig_open(&g, ARENA, n_threads, ig_cpu_features());
-    rig_weight w[3] = {rig_weight_make(f, n_q, K, order, c.dim, 1), rig_weight_make(f, n_k, K, order, c.dim, 2),
+    rig_weight w[3] = {rig_weight_make(f, n_q, K, order, c.dim, 1),
+                       rig_weight_make(f, n_k, K, order, c.dim, 2),
                        rig_weight_make(f, n_k, K, IG_ROWS_PLAIN, 0, 3)};
     float *x = rig_floats((size_t)(T * K), 1, 4), *norm[2] = {NULL, NULL};
     for (int i = 0; i < 2 && c.norms; i++) norm[i] = rig_floats((size_t)c.dim, 1, (uint32_t)(5 + i));
     double inv_freq[IG_HEAD_DIM_MAX / 2];
     for (int i = 0; i < c.dim / 2; i++) inv_freq[i] = pow(10000, -2.0 * i / c.dim);
-    const ig_attention a = {.n_heads = c.heads, .n_kv_heads = c.kv_heads, .head_dim = c.dim, .scale = 0.3f,
-                            .q_norm = norm[0], .k_norm = norm[1], .norm_eps = 1e-6f};
+    const ig_attention a = {.n_heads = c.heads,
+                            .n_kv_heads = c.kv_heads,
+                            .head_dim = c.dim,
+                            .scale = 0.3f,
+                            .q_norm = norm[0],
+                            .k_norm = norm[1],
+                            .norm_eps = 1e-6f};
     ig_tensor *tx = op_leaf(&g.run, x, T, K, true);
     const ig_rope *rope = op_rope(&g.run, &rr.rows, inv_freq, c.dim / 2);
     ig_qkv y = op_qkv(&g.run, &a, &w[0].w, &w[1].w, &w[2].w, tx, rope, &rr.rows);
@@ -232,8 +239,9 @@ static void check_qkv(qkv_case c, const ig_fmt *f, int n_threads, float *dx_out)
 }
 
 TEST(q_k_and_v_go_back_through_scale_rope_and_norms_of_heads) {
-    static const qkv_case cases[] = {{2, 1, 16, false}, {4, 2, 32, true},  {3, 3, 48, false}, {2, 1, 64, true},
-                                     {2, 2, 128, false}, {2, 1, 256, true}, {1, 1, 256, false}};
+    static const qkv_case cases[] = {{2, 1, 16, false}, {4, 2, 32, true},   {3, 3, 48, false},
+                                     {2, 1, 64, true},  {2, 2, 128, false}, {2, 1, 256, true},
+                                     {1, 1, 256, false}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_qkv(cases[i], f32_format(), 2, NULL);
     const ig_fmt *f;
     for (int i = 0; (f = ig_fmt_at(i)) != NULL; i++)

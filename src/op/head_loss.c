@@ -84,8 +84,7 @@ static void weigh(const loss_job *j, float *l, const float *slope, int t) {
         }
         float shrink = j->r->kern->op[IG_KERN_SOFTMAX_STEP]->fn.softmax_step(l, j->n, &j->state[t]);
         float *acc = j->what == SWEEP_FLASH && j->v0 > 0 ? j->acc + (size_t)t * (size_t)j->w->n_cols : NULL;
-        if (acc && shrink != 1.0f)
-            j->r->kern->op[IG_KERN_SCALE]->fn.scale(acc, acc, shrink, j->w->n_cols);
+        if (acc && shrink != 1.0f) j->r->kern->op[IG_KERN_SCALE]->fn.scale(acc, acc, shrink, j->w->n_cols);
     } else {
         for (int v = 0; v < j->n; v++) l[v] -= j->lse[t];
         j->r->kern->op[IG_KERN_EXP]->fn.exp(l, l, j->n);
@@ -99,7 +98,8 @@ static void tile_part(void *arg, int lo, int hi, int thread) {
     const size_t n_h = (size_t)j->w->n_cols, n_v = (size_t)j->w->n_rows;
     float *l = j->scratch + (size_t)thread * j->scratch_floats, *slope = l + j->tile_rows * BLOCK;
     for (int i = lo; i < hi; i++) {
-        const int row = i * j->tile_rows, left = j->x->n_rows - row, m = left < j->tile_rows ? left : j->tile_rows;
+        const int row = i * j->tile_rows, left = j->x->n_rows - row,
+                  m = left < j->tile_rows ? left : j->tile_rows;
         if (j->what != SWEEP_STORED) logits_of(j, l, slope, row, m);
         for (int t = 0; t < m && (j->what == SWEEP_STORE || j->what == SWEEP_STORED); t++) {
             float *kept = j->all + (size_t)(row + t) * n_v + (size_t)j->v0;
@@ -202,8 +202,8 @@ ig_loss *op_loss(ig_run *r, const ig_head *head, ig_tensor *x, const uint32_t *t
     const size_t m = (size_t)x->n_rows, n_h = (size_t)w->n_cols, n_v = (size_t)w->n_rows;
     const size_t n_threads = (size_t)ig_pool_threads(r->pool), capped = head->softcap > 0.0f ? 2 : 1;
     if (head->kind == IG_HEAD_NAIVE && n_v > naive_bytes_max / sizeof(float) / capped / m) {
-        r->status = ig_fail(&r->err, IG_ELIMIT, "naive head: %zu rows of %zu logits are more than %zu bytes", m,
-                            n_v, naive_bytes_max);
+        r->status = ig_fail(&r->err, IG_ELIMIT, "naive head: %zu rows of %zu logits are more than %zu bytes",
+                            m, n_v, naive_bytes_max);
         return NULL;
     }
     ig_loss *loss = op_take(r, sizeof *loss);

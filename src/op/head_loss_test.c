@@ -86,12 +86,15 @@ TEST(three_heads_equal_float64_with_and_without_a_cap) {
                 c.kind = (ig_head_kind)kind;
                 loss_result y = evaluate(c, &w, x, true, 2), only = evaluate(c, &w, x, false, 2);
                 double lp = rig_distance(y.logp, logp, M), d = rig_distance(y.dx, dx, n);
-                CHECK_MSG(lp < 2e-6, "%s cap %g kind %d: logp %.2g from float64", f->name, (double)c.cap, kind, lp);
-                CHECK_MSG(d < 1e-5, "%s cap %g kind %d: dx %.2g from float64", f->name, (double)c.cap, kind, d);
+                CHECK_MSG(lp < 2e-6, "%s cap %g kind %d: logp %.2g from float64", f->name, (double)c.cap,
+                          kind, lp);
+                CHECK_MSG(d < 1e-5, "%s cap %g kind %d: dx %.2g from float64", f->name, (double)c.cap, kind,
+                          d);
                 CHECK(!memcmp(y.logp, only.logp, sizeof y.logp)); /* evaluation is the same number */
                 free(y.dx);
             }
-            for (size_t k = 0; k < n; k++) dx[k] *= k % 97 ? 1 : -1; /* control: signs turned here and there */
+            for (size_t k = 0; k < n; k++)
+                dx[k] *= k % 97 ? 1 : -1; /* control: signs turned here and there */
             loss_result y = evaluate(c, &w, x, true, 1);
             CHECK(rig_distance(y.dx, dx, n) > 1e-3);
             free(y.dx), free(dx);
@@ -116,8 +119,8 @@ TEST(the_gradient_of_the_head_equals_differences_of_its_loss) {
         for (int t = 0; t < M; t++) {
             x64[t * c.n_h + k] += step;
             double d = (up[t] - down[t]) / (2 * step);
-            CHECK_MSG(fabs(d - (double)y.dx[t * c.n_h + k]) < 2e-6 + 1e-5 * fabs(d), "row %d, %d: %g, %g", t, k, d,
-                      (double)y.dx[t * c.n_h + k]);
+            CHECK_MSG(fabs(d - (double)y.dx[t * c.n_h + k]) < 2e-6 + 1e-5 * fabs(d), "row %d, %d: %g, %g", t,
+                      k, d, (double)y.dx[t * c.n_h + k]);
         }
     }
     free(x), free(x64), free(y.dx), rig_weight_free(&w);

@@ -140,10 +140,9 @@ ig_tensor *op_glu(ig_run *r, ig_glu act, const ig_weight *gate, const ig_weight 
     }
     op_run_units(r, gate_unit, &job, (gate->n_rows + GATE_COLS - 1) / GATE_COLS, x, 4);
     if (op_stopped(r)) return NULL;
-    op_note(r, glu_back,
-            &(glu_note){r->kern->op[act == IG_GLU_GELU ? IG_KERN_GEGLU_BACK : IG_KERN_SWIGLU_BACK], gate, up, y,
-                        x, job.kept_gate, job.kept_up},
-            sizeof(glu_note), y, NULL, NULL);
+    const ig_kern *back = r->kern->op[act == IG_GLU_GELU ? IG_KERN_GEGLU_BACK : IG_KERN_SWIGLU_BACK];
+    const glu_note note = {back, gate, up, y, x, job.kept_gate, job.kept_up};
+    op_note(r, glu_back, &note, sizeof note, y, NULL, NULL);
     return y;
 }
 

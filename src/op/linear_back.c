@@ -1,12 +1,12 @@
 /* linear_back: the gradient of what a frozen weight was multiplied with, dx = dy W, for panels of any format.
  * A unit owns a range of columns of dx (and some rows when ranges are few), walks the rows of W in order, and
- * unpacks a chunk of them for its range at a time: a panel is a sequence of groups, so a range of whole groups
- * can be unpacked alone. The chain over rows of W starts at what dx holds, so chunks leave no trace in it. */
+ * unpacks a chunk of them for its range at a time: a panel is a sequence of groups, so a range of whole
+ * groups can be unpacked alone. The chain over rows of W starts at what dx holds, so chunks leave no trace in it. */
 #include "op/inside.h"
 
 enum {
-    CHUNK_ROWS = 128,   /* of W, unpacked at a time: with a range of 256 columns 136 KiB, half of an L2 */
-    RANGE_COLS = 256,   /* at most, or one group when that is longer */
+    CHUNK_ROWS = 128, /* of W, unpacked at a time: with a range of 256 columns 136 KiB, half of an L2 */
+    RANGE_COLS = 256, /* at most, or one group when that is longer */
     RANGE_COLS_LOW = 64,
     UNITS_A_THREAD = 3, /* so that a busy core does not hold up the others */
     ROWS_LOW = 96,      /* of dx: fewer do not pay for unpacking */

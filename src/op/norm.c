@@ -96,8 +96,8 @@ ig_tensor *op_norm(ig_run *r, ig_tensor *x, const float *w, float eps, int need,
     ig_arena_rewind(r->arena, mark);
     if (op_stopped(r)) return NULL;
     y->needs_g = x->needs_g;
-    op_note(r, norm_back, &(norm_note){.y = y, .x = x, .w = w, .pick = pick, .eps = eps}, sizeof(norm_note), y,
-            NULL, NULL);
+    const norm_note note = {.y = y, .x = x, .w = w, .pick = pick, .eps = eps};
+    op_note(r, norm_back, &note, sizeof note, y, NULL, NULL);
     return y;
 }
 
@@ -129,7 +129,7 @@ ig_tensor *op_norm_add(ig_run *r, ig_tensor *x, const float *w, float eps, ig_te
     ig_arena_rewind(r->arena, mark);
     if (op_stopped(r)) return NULL;
     y->needs_g = x->needs_g || h->needs_g;
-    op_note(r, norm_back, &(norm_note){.y = y, .x = x, .h = h, .w = w, .eps = eps}, sizeof(norm_note), y, NULL,
-            NULL);
+    const norm_note note = {.y = y, .x = x, .h = h, .w = w, .eps = eps};
+    op_note(r, norm_back, &note, sizeof note, y, NULL, NULL);
     return y;
 }

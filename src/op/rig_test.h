@@ -43,8 +43,12 @@ static inline void rig_open(rig *g, size_t cap_bytes, int n_threads, uint32_t cp
     g->shapes.base = aligned_alloc(64, g->shapes.cap_bytes);
     g->arena = (ig_arena){.cap_bytes = cap_bytes ? cap_bytes : SIZE_MAX, .counting = cap_bytes == 0};
     if (cap_bytes) g->arena.base = aligned_alloc(64, (cap_bytes + 63) / 64 * 64);
-    g->run = (ig_run){.arena = &g->arena, .shapes = &g->shapes, .pool = g->pool, .train = true,
-                      .tape = &g->tape, .kern = &g->kern};
+    g->run = (ig_run){.arena = &g->arena,
+                      .shapes = &g->shapes,
+                      .pool = g->pool,
+                      .train = true,
+                      .tape = &g->tape,
+                      .kern = &g->kern};
 }
 static inline void rig_close(rig *g) {
     ig_pool_free(g->pool), free(g->arena.base), free(g->shapes.base);
@@ -70,7 +74,8 @@ static inline void rig_random_row(const ig_fmt *f, uint8_t *row, int n_cols, uin
         uint8_t *at = row + (size_t)n_cols * (size_t)f->bits / 8;
         for (size_t i = 0; i < n_groups; i++, at += bytes) {
             const float scale = (0.7f + 0.2f * rig_random(seed)) / (float)(1 << f->bits);
-            rig_put(at, scale, bytes), rig_put(at + n_groups * bytes, scale * -(float)(7 << (f->bits - 4)), bytes);
+            rig_put(at, scale, bytes),
+                rig_put(at + n_groups * bytes, scale * -(float)(7 << (f->bits - 4)), bytes);
         }
         return;
     }
@@ -79,7 +84,8 @@ static inline void rig_random_row(const ig_fmt *f, uint8_t *row, int n_cols, uin
         ig_assert(f->group <= 512);
         for (float top = 0.0f; !(top > 0.02f && top < 1.0f);) {
             top = 0.0f;
-            for (int b = 0; b < f->group_bytes; b++) rig_random(seed), row[at + (size_t)b] = (uint8_t)(*seed >> 16);
+            for (int b = 0; b < f->group_bytes; b++)
+                rig_random(seed), row[at + (size_t)b] = (uint8_t)(*seed >> 16);
             dequant(values, row + at, f->group);
             for (int k = 0; k < f->group; k++)
                 top = fabsf(values[k]) > top || values[k] != values[k] ? fabsf(values[k]) : top;
@@ -90,8 +96,13 @@ static inline rig_weight rig_weight_make(const ig_fmt *f, int n_rows, int n_cols
                                          int head_dim, uint32_t seed) {
     ig_dequant_fn *dequant = ig_kern_reference(IG_KERN_DEQUANT, f)->fn.dequant;
     const uint32_t cpu = ig_cpu_features();
-    ig_weight w = {.name = "test", .fmt = f, .n_rows = n_rows, .n_cols = n_cols, .order = order,
-                   .head_dim = head_dim, .panel_bytes = ig_fmt_panel_bytes(f, n_cols)};
+    ig_weight w = {.name = "test",
+                   .fmt = f,
+                   .n_rows = n_rows,
+                   .n_cols = n_cols,
+                   .order = order,
+                   .head_dim = head_dim,
+                   .panel_bytes = ig_fmt_panel_bytes(f, n_cols)};
     w.kern = ig_kern_pick(IG_KERN_LINEAR, f, IG_TIER_L3, cpu), w.linear = w.kern->fn.linear;
     w.unpack = ig_kern_pick(IG_KERN_UNPACK, f, IG_TIER_L3, cpu);
     const size_t row_bytes = ig_fmt_row_bytes(f, n_cols), n_panels = (size_t)ig_weight_n_panels(&w);
@@ -102,7 +113,8 @@ static inline rig_weight rig_weight_make(const ig_fmt *f, int n_rows, int n_cols
     for (int row = 0; row < n_rows; row++) {
         rig_random_row(f, file + (size_t)row * row_bytes, n_cols, &seed);
         dequant(values, file + (size_t)row * row_bytes, n_cols);
-        for (int k = 0; k < n_cols; k++) y.exact[(size_t)row * (size_t)n_cols + (size_t)k] = (double)values[k];
+        for (int k = 0; k < n_cols; k++)
+            y.exact[(size_t)row * (size_t)n_cols + (size_t)k] = (double)values[k];
     }
     for (int p = 0; p < (int)n_panels; p++)
         for (int lane = 0; lane < IG_PANEL_ROWS; lane++) {

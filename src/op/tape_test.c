@@ -19,8 +19,8 @@ static void stack_make(stack *s) {
     static const int rows[] = {HEADS * DIM, KV_HEADS * DIM, KV_HEADS * DIM, K, F, F, K, VOCAB},
                      cols[] = {K, K, K, HEADS * DIM, K, K, F, K};
     for (int i = 0; i < 8; i++)
-        s->w[i] = rig_weight_make(ig_fmt_of_gguf(8), rows[i], cols[i], i < 2 ? IG_ROWS_ROPE : IG_ROWS_PLAIN, DIM,
-                                  (uint32_t)(i + 1));
+        s->w[i] = rig_weight_make(ig_fmt_of_gguf(8), rows[i], cols[i], i < 2 ? IG_ROWS_ROPE : IG_ROWS_PLAIN,
+                                  DIM, (uint32_t)(i + 1));
     s->norm = rig_floats(K, 1, 20), s->out_norm = rig_floats(K, 1, 21), s->h = rig_floats(T * K, 1, 22);
     for (int i = 0; i < M; i++) s->g[i] = 0.3f + (float)i;
     rig_rows_make(&s->rr, lengths);
@@ -33,8 +33,8 @@ static void stack_free(stack *s) {
 /* Gives h after the layer; *leaf is what its gradient is left in. */
 static ig_tensor *layer(ig_run *r, const stack *s, bool needs_g, ig_tensor **leaf) {
     static const double inv_freq[DIM / 2] = {1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005};
-    static const ig_attention a = {.n_heads = HEADS, .n_kv_heads = KV_HEADS, .head_dim = DIM, .window = 40,
-                                   .scale = 0.25f};
+    static const ig_attention a = {
+        .n_heads = HEADS, .n_kv_heads = KV_HEADS, .head_dim = DIM, .window = 40, .scale = 0.25f};
     const ig_rope *rope = op_rope(r, &s->rr.rows, inv_freq, DIM / 2);
     float *copy = op_take(r, T * K * sizeof *copy); /* without a tape h is overwritten */
     if (copy) memcpy(copy, s->h, T * K * sizeof *copy);
@@ -70,8 +70,8 @@ TEST(a_plan_with_a_tape_counts_exactly_what_forward_and_walk_take) {
         rig_open(&real, need, n_threads, ig_cpu_features());
         ig_tensor *leaf = step(&real.run, &s);
         CHECK_MSG(real.run.status == IG_OK, "%s", real.run.err.msg);
-        CHECK_MSG(real.arena.peak_bytes == need && real.arena.used_bytes == end, "planned %zu, used %zu", need,
-                  real.arena.peak_bytes);
+        CHECK_MSG(real.arena.peak_bytes == need && real.arena.used_bytes == end, "planned %zu, used %zu",
+                  need, real.arena.peak_bytes);
         CHECK(leaf && leaf->has_g && real.tape.last == NULL && real.tape.n_nodes == 0);
         rig_close(&plan), rig_close(&real);
     }
@@ -140,8 +140,8 @@ TEST(a_tensor_read_twice_collects_last_use_first_into_the_buffer_that_it_was_giv
     ig_norm_back_fn *back = g.kern.op[IG_KERN_NORM_BACK]->fn.norm_back;
     for (int i = 1; i >= 0; i--)
         for (int t = 0; t < T; t++)
-            back(&(ig_norm_back_args){want + t * K, dy[i] + t * K, s.h + t * K, i ? s.norm : s.out_norm, K, 1e-5f,
-                                      true});
+            back(&(ig_norm_back_args){want + t * K, dy[i] + t * K, s.h + t * K, i ? s.norm : s.out_norm, K,
+                                      1e-5f, true});
     CHECK(x->g == home && memcmp(home, want, T * K * sizeof *home) == 0);
     free(home), free(want), free(dy[0]), free(dy[1]), rig_close(&g), stack_free(&s);
 }
