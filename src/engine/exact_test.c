@@ -13,14 +13,15 @@ enum { N_PROMPT = 200, N_LAST = 20, N_TOKENS = 12, N_TOP = 5, REPLY_MAX = 128 };
 
 static const char MODEL[] = "models/SmolLM2-135M-Instruct.Q4_1.gguf";
 
+static const char GEMMA[] = "models/gemma-3-270m-q4_k_m.gguf";
+
 static ig_pool *pool;
 static ig_model *model;
 static ig_engine *engine;
 
-static const char *model_path(void) {
+static const char *path_of(const char *own, const char *file) {
     static char path[PATH_MAX];
-    const char *own = getenv("INGLE_TEST_MODEL"), *cache = getenv("INGLE_CACHE");
-    const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME"), *file = MODEL;
+    const char *cache = getenv("INGLE_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     if (own) snprintf(path, sizeof path, "%s", own);
     else if (cache) snprintf(path, sizeof path, "%s/%s", cache, file);
     else if (xdg) snprintf(path, sizeof path, "%s/ingle/%s", xdg, file);
@@ -28,14 +29,23 @@ static const char *model_path(void) {
     return access(path, R_OK) == 0 ? path : NULL;
 }
 
-static bool open_model(int n_threads, uint32_t cpu) {
+static const char *model_path(void) {
+    return path_of(getenv("INGLE_TEST_MODEL"), MODEL);
+}
+
+static bool open_file(const char *path, int n_threads, uint32_t cpu) {
     ig_err err = {0};
     ig_gguf *g = NULL;
-    ig_status st = ig_gguf_open(&g, model_path(), &err);
+    ig_status st = ig_gguf_open(&g, path, &err);
     if (!st) st = ig_pool_make(&pool, n_threads, &err);
-    if (!st) st = ig_model_open(&model, (ig_checkpoint){.gguf = g}, &(ig_model_options){.pool = pool, .cpu = cpu}, &err);
+    const ig_model_options o = {.pool = pool, .cpu = cpu};
+    if (!st) st = ig_model_open(&model, (ig_checkpoint){.gguf = g}, &o, &err);
     ig_gguf_close(g);
     return CHECK_MSG(st == IG_OK, "%s", err.msg);
+}
+
+static bool open_model(int n_threads, uint32_t cpu) {
+    return open_file(model_path(), n_threads, cpu);
 }
 
 static void close_model(void) {
@@ -45,18 +55,22 @@ static void close_model(void) {
     pool = NULL;
 }
 
-static void make_engine(int n_slots, int chunk, int n_blocks) {
+static void make_engine_of(int n_slots, int chunk, int n_blocks, int n_ctx) {
     ig_err err = {0};
     ig_backend b = ig_engine_backend(model);
     ig_engine_config c = ig_engine_defaults();
     c.n_slots = n_slots;
     c.prefill_chunk = chunk;
-    c.n_ctx = 512;
+    c.n_ctx = n_ctx;
     c.kv_budget_bytes = (uint64_t)n_blocks * ig_kv_block_bytes(b.kv);
     c.memory_budget_bytes = 4ull << 30;
     ig_status st = ig_engine_make_on(&engine, &b, &c, &err);
     CHECK_MSG(st == IG_OK, "%s", err.msg);
     ig_assert(st == IG_OK);
+}
+
+static void make_engine(int n_slots, int chunk, int n_blocks) {
+    make_engine_of(n_slots, chunk, n_blocks, 512);
 }
 
 static void free_engine(void) {
@@ -332,4 +346,208 @@ TEST(one_other_token_and_one_wrong_bit_in_a_cached_row_do_change_the_logits) { /
     free(logits);
     free_engine();
     close_model();
+}
+
+/* ---- windows ------------------------------------------------------------------------------------------ */
+
+static void put_text(FILE *f, const char *s) {
+    uint64_t n = strlen(s);
+    fwrite(&n, 8, 1, f);
+    fwrite(s, 1, n, f);
+}
+
+static void put_number(FILE *f, const char *key, uint32_t type, const void *value) {
+    put_text(f, key);
+    fwrite(&type, 4, 1, f);
+    fwrite(value, 4, 1, f);
+}
+
+/* A random Gemma 3 of five layers: two windowed, one that sees all, two windowed. All in f32. */
+static const char *write_tiny_gemma(void) {
+    enum { LAYERS = 5, WIDTH = 64, FFN = 96, HEADS = 2, DIM = 32, VOCAB = 96, KINDS = 13 };
+    static char path[64];
+    static const struct {
+        const char *name;
+        int rows, cols;
+    } kinds[KINDS] = {{"attn_norm", 1, WIDTH}, {"attn_q", HEADS * DIM, WIDTH}, {"attn_k", DIM, WIDTH},
+                      {"attn_v", DIM, WIDTH}, {"attn_q_norm", 1, DIM}, {"attn_k_norm", 1, DIM},
+                      {"attn_output", WIDTH, HEADS * DIM}, {"post_attention_norm", 1, WIDTH},
+                      {"ffn_norm", 1, WIDTH}, {"ffn_gate", FFN, WIDTH}, {"ffn_up", FFN, WIDTH},
+                      {"ffn_down", WIDTH, FFN}, {"post_ffw_norm", 1, WIDTH}};
+    static const struct {
+        const char *key;
+        uint32_t value;
+    } keys[] = {{"block_count", LAYERS}, {"context_length", 2048}, {"embedding_length", WIDTH},
+                {"feed_forward_length", FFN}, {"attention.head_count", HEADS},
+                {"attention.head_count_kv", 1}, {"attention.key_length", DIM}, {"attention.value_length", DIM},
+                {"attention.sliding_window", 96}, {"attention.sliding_window_pattern", 3}};
+    const uint32_t version = 3, n_keys = sizeof keys / sizeof *keys;
+    const uint64_t n_tensors = 2 + LAYERS * KINDS, n_meta = n_keys + 2;
+    const float eps = 1e-6f;
+    char name[64];
+    uint64_t at = 0;
+
+    snprintf(path, sizeof path, "/tmp/ingle-gemma-XXXXXX");
+    int fd = mkstemp(path);
+    FILE *f = fd >= 0 ? fdopen(fd, "wb") : NULL;
+    if (!CHECK(f != NULL)) return NULL;
+    fwrite("GGUF", 1, 4, f), fwrite(&version, 4, 1, f), fwrite(&n_tensors, 8, 1, f), fwrite(&n_meta, 8, 1, f);
+    put_text(f, "general.architecture"), fwrite(&(uint32_t){8}, 4, 1, f), put_text(f, "gemma3");
+    for (uint32_t i = 0; i < n_keys; i++) {
+        snprintf(name, sizeof name, "gemma3.%s", keys[i].key);
+        put_number(f, name, 4, &keys[i].value);
+    }
+    put_number(f, "gemma3.attention.layer_norm_rms_epsilon", 6, &eps);
+    for (uint64_t i = 0; i < n_tensors; i++) {
+        const int kind = i < 2 ? -1 : (int)(i - 2) % KINDS;
+        const uint64_t rows = i == 0 ? VOCAB : i == 1 ? 1 : (uint64_t)kinds[kind].rows;
+        const uint64_t cols = i < 2 ? WIDTH : (uint64_t)kinds[kind].cols;
+        const uint32_t n_dims = rows > 1 ? 2 : 1, type = 0;
+        if (i < 2) snprintf(name, sizeof name, "%s.weight", i == 0 ? "token_embd" : "output_norm");
+        else snprintf(name, sizeof name, "blk.%d.%s.weight", (int)(i - 2) / KINDS, kinds[kind].name);
+        put_text(f, name);
+        fwrite(&n_dims, 4, 1, f), fwrite(&cols, 8, 1, f);
+        if (rows > 1) fwrite(&rows, 8, 1, f);
+        fwrite(&type, 4, 1, f), fwrite(&at, 8, 1, f);
+        at += rows * cols * 4;
+    }
+    while (ftell(f) % 32) fputc(0, f);
+    for (uint32_t i = 0; i < at / 4; i++) { /* every size is a multiple of 32 bytes */
+        const float x = ((float)(ig_rng_word(5, i, 0, 0) >> 8) * 0x1p-24f - 0.5f) * 0.6f;
+        fwrite(&x, 4, 1, f);
+    }
+    fclose(f);
+    return path;
+}
+
+enum { LONG_MAX_TOKENS = 800, LONG_LAST = 6, LONG_REPLY = 24 };
+
+static uint32_t long_prompt[3][LONG_MAX_TOKENS];
+
+/* Number k shares its first `same` tokens with number 0. */
+static const uint32_t *long_prompt_of(uint32_t k, int same) {
+    const uint32_t n = (uint32_t)ig_model_config_of(model)->n_vocab;
+    for (int i = 0; i < LONG_MAX_TOKENS; i++)
+        long_prompt[k][i] = ig_rng_word(i < same ? 30 : 30 + k, (uint32_t)i, 0, 0) % n;
+    return long_prompt[k];
+}
+
+static int windowed_group(void) {
+    return engine->model.kv.group[0].window > 0 ? 0 : 1;
+}
+
+/* Logits of the last rows and a reply whose window moves, against those of one thread, alone, in one piece. */
+static float *long_logits;
+static reply long_reply;
+
+static void check_long(const char *how, int n, bool use_prefix_cache, int n_cached) {
+    ig_gen *g = start_gen(long_prompt_of(0, 0), n, LONG_REPLY, 77, use_prefix_cache);
+    turn();
+    const int got = ig_gen_stats_of(g).n_cached;
+    CHECK_MSG(n_cached < 0 || got == n_cached, "%s: %d cached", how, got);
+    reply r = reply_of(g);
+    CHECK_MSG(same_reply(&r, &long_reply), "%s", how);
+    float *logits = logits_of(long_prompt_of(0, 0), n, LONG_LAST, use_prefix_cache);
+    CHECK_MSG(same_logits(logits, long_logits, LONG_LAST), "%s", how);
+    free(logits);
+}
+
+/* Few windowed blocks: what others leave is evicted, and holes appear. */
+static void set_windowed_blocks(int n) {
+    ig_err err = {0};
+    ig_kv_room room = engine->plan.room;
+    room.n_blocks[windowed_group()] = n;
+    ig_kv_pool_free(engine->kv);
+    engine->plan.room = room;
+    ig_status st = ig_kv_pool_make(&engine->kv, engine->model.kv, room, engine->plan.n_slots,
+                                   engine->plan.n_ctx, &err);
+    CHECK_MSG(st == IG_OK, "%s", err.msg);
+}
+
+static void check_cuts(int n, int n_blocks, int n_ctx, int window) {
+    const int cut[] = {window / 2, window + 10, n - window / 3, n - 1};
+    for (int i = 0; i < 4; i++) { /* inside the first window, just behind it, inside the last one, the end */
+        make_engine_of(2, 64, n_blocks, n_ctx);
+        reply_of(start_gen(long_prompt_of(1, cut[i]), n, 3, 0, true));
+        check_long("a prefix from the cache", n, true, cut[i]);
+        free_engine();
+    }
+}
+
+static void check_eviction(int n, int n_blocks, int n_ctx, int window) {
+    make_engine_of(2, 64, n_blocks, n_ctx);
+    const int most = ig_kv_held_most(engine->model.kv.group[windowed_group()], n_ctx, 64);
+    set_windowed_blocks(2 * most + 1);
+    reply_of(start_gen(long_prompt_of(0, 0), n, 3, 0, true));
+    reply_of(start_gen(long_prompt_of(1, n - 2 * window), n, 3, 0, true));
+    reply_of(start_gen(long_prompt_of(2, 0), n, 3, 0, true));
+    const ig_kv_stats kv = ig_kv_pool_stats(engine->kv);
+    CHECK(kv.n_evicted > 0 && kv.group[!windowed_group()].n_cached > kv.group[windowed_group()].n_cached);
+    check_long("after an eviction of windowed blocks", n, true, -1);
+    free_engine();
+}
+
+/* The control: a bit inside the window matters, one behind it does not. */
+static void check_bits(int n, int n_blocks, int n_ctx, int window) {
+    for (int inside = 0; inside < 2; inside++) {
+        float *logits = malloc((size_t)LONG_LAST * (size_t)ig_model_config_of(model)->n_vocab * sizeof *logits);
+        make_engine_of(1, 64, n_blocks, n_ctx);
+        ig_gen *job = start_job(long_prompt_of(0, 0), n, LONG_LAST, logits, false);
+        while (job->seq == NULL || n - job->seq->n_tokens > 64) turn();
+        const int g = windowed_group(), from = job->seq->n_tokens, at = inside ? from - 5 : from - window;
+        const ig_kv_group of = engine->model.kv.group[g];
+        ig_assert(at / 64 >= job->seq->first[g]);
+        uint16_t *k = ig_kv_at(engine->kv, job->seq->block[g][at / 64], (ig_kv_layer){g, 0}, 0);
+        k[of.head_dim * IG_KV_BLOCK_TOKENS + at % 64 * of.head_dim + 3] ^= 1u << 9;
+        end_job(job);
+        CHECK_MSG(same_logits(logits, long_logits, LONG_LAST) == !inside, "position %d of %d", at, from);
+        free(logits);
+        free_engine();
+    }
+}
+
+static void windows_are_exact(const char *path, int n, int window) {
+    const int n_ctx = n + 64, n_blocks = 8 * ig_kv_blocks_for(n_ctx);
+    if (!open_file(path, 1, 0)) return;
+    make_engine_of(1, 1024, n_blocks, n_ctx);
+    CHECK(engine->model.kv.n_groups == 2 && engine->model.kv.group[windowed_group()].window == window);
+    long_logits = logits_of(long_prompt_of(0, 0), n, LONG_LAST, false);
+    long_reply = reply_of(start_gen(long_prompt_of(0, 0), n, LONG_REPLY, 77, false));
+    free_engine();
+    close_model();
+    for (int n_threads = 2; n_threads <= 3; n_threads++) {
+        if (!open_file(path, n_threads, 0)) return;
+        make_engine_of(1, n_threads == 2 ? 53 : 64, n_blocks, n_ctx);
+        check_long("threads and chunks", n, false, 0);
+        free_engine();
+        close_model();
+    }
+    if (!open_file(path, 2, 0)) return;
+    make_engine_of(4, 64, n_blocks, n_ctx);
+    ig_gen *a = start_gen(long_prompt_of(1, 0), n / 2, 40, 3, false);
+    ig_gen *b = start_gen(long_prompt_of(2, 0), n, 10, 4, false);
+    check_long("in company", n, false, 0);
+    finish_all();
+    ig_gen_release(a);
+    ig_gen_release(b);
+    free_engine();
+    check_cuts(n, n_blocks, n_ctx, window);
+    check_eviction(n, n_blocks, n_ctx, window);
+    check_bits(n, n_blocks, n_ctx, window);
+    close_model();
+    free(long_logits);
+}
+
+TEST(a_model_with_windows_gives_the_same_bits_however_it_is_run) {
+    const char *path = write_tiny_gemma();
+    if (!path) return;
+    windows_are_exact(path, 333, 96);
+    remove(path);
+}
+
+TEST(gemma_3_gives_the_same_bits_however_it_is_run) {
+    const char *path = path_of(getenv("INGLE_TEST_GEMMA"), GEMMA);
+    if (TOO_SLOW) SKIP("a whole model under the thread sanitizer takes minutes");
+    if (!path) SKIP("there is no Gemma 3 file: set INGLE_TEST_GEMMA");
+    windows_are_exact(path, 700, 512);
 }
