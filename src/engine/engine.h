@@ -129,6 +129,19 @@ typedef struct ig_engine_stats {
 ig_engine_stats ig_engine_stats_of(ig_engine *e);
 ig_engine_plan ig_engine_plan_of(const ig_engine *e);
 
+/* One request as it was at the end of the last step. */
+typedef struct ig_request_info {
+    uint64_t id; /* as ig_gen_id */
+    ig_gen_state state;
+    int n_prompt, n_prefilled, n_cached, n_tokens, max_tokens;
+    uint64_t queue_ns, prefill_ns, decode_ns; /* until now, for what goes on */
+} ig_request_info;
+/* All that run, oldest first, then all that wait, in their order: at most `max` of them, all of one moment.
+ * One that was submitted during a step is seen after it. Returns how many. Any thread; takes no lock, and the
+ * engine does not wait for it. */
+int ig_engine_requests(ig_engine *e, ig_request_info *out, int max);
+uint64_t ig_gen_id(const ig_gen *g); /* counted from 1, as submitted */
+
 /* The logits of the last n_last rows of `prompt` (at most a whole context), [n_last][n_vocab]. It queues like
  * a request and shares its steps with the others; no cached prefix is used and none is left. Waits until it
  * is done. For evaluation programs and tests. */

@@ -306,6 +306,32 @@ TEST(a_kv_budget_below_one_context_is_refused_with_both_numbers) {
     CHECK(ig_engine_plan_on(&p, &b, &c, &err) == IG_EINVAL && strstr(err.msg, "chunk 0"));
 }
 
+TEST(a_plan_with_windows_needs_little_more_than_the_layers_that_see_all) {
+    model = (fake){.kv = {2, {{15, 1, 8, 512}, {3, 1, 8, 0}}}};
+    ig_backend b = fake_backend(&model, 32768);
+    ig_engine_config c = ig_engine_defaults();
+    ig_engine_plan p, less;
+    ig_err err = {0};
+    c.n_slots = 1;
+    c.memory_budget_bytes = 1u << 30;
+    CHECK(ig_engine_plan_on(&p, &b, &c, &err) == IG_OK);
+    CHECK(p.room.n_blocks[1] == 513 && p.room.n_blocks[0] == 17 + 4 * 10);
+    CHECK(p.kv_bytes == ig_kv_room_bytes(b.kv, p.room) && p.kv_bytes < 513 * ig_kv_block_bytes(b.kv) / 3);
+    /* One context and what it runs on: the least that is taken, and its budget is a limit. */
+    c.kv_budget_bytes = ig_kv_room_bytes(b.kv, (ig_kv_room){{17, 512}});
+    CHECK(ig_engine_plan_on(&less, &b, &c, &err) == IG_OK);
+    CHECK(less.room.n_blocks[1] == 512 && less.room.n_blocks[0] == 17 && less.kv_bytes == c.kv_budget_bytes);
+    c.kv_budget_bytes--;
+    CHECK(ig_engine_plan_on(&less, &b, &c, &err) == IG_ELIMIT);
+    CHECK_MSG(strstr(err.msg, "17 in windows of 512, 512 blocks that see all") != NULL, "%s", err.msg);
+    for (c.kv_budget_bytes += 1; c.kv_budget_bytes < 400u << 20; c.kv_budget_bytes += 997 * 997) {
+        CHECK(ig_engine_plan_on(&p, &b, &c, &err) == IG_OK && p.kv_bytes <= c.kv_budget_bytes);
+        CHECK(p.room.n_blocks[0] >= less.room.n_blocks[0] && p.room.n_blocks[1] >= less.room.n_blocks[1]);
+        less = p;
+    }
+    model = (fake){0};
+}
+
 TEST(every_budget_below_enough_is_refused_and_every_plan_keeps_its_promise) {
     ig_backend b = fake_backend(&model, 300);
     ig_engine_config c = ig_engine_defaults();
@@ -372,6 +398,9 @@ static void one_request(client *c) {
     atomic_store(n_news, -1000000);
     free(n_news);
     CHECK(ig_engine_stats_of(engine).n_running <= engine->plan.n_slots);
+    ig_request_info r[16];
+    const int n_seen = ig_engine_requests(engine, r, 16);
+    for (int i = 1; i < n_seen; i++) CHECK(r[i].id > r[i - 1].id || r[i].state == IG_GEN_QUEUED);
 }
 
 static void *client_main(void *arg) {

@@ -24,11 +24,12 @@ static const ig_kv_shape FAKE_KV_WINDOW = {2, {{3, 1, 8, 96}, {1, 1, 8, 0}}};
 
 typedef struct fake {
     _Atomic uint64_t *clock; /* moved on by a step; or NULL */
-    uint64_t step_ns, row_ns;
+    uint64_t step_ns, row_ns, key_ns; /* key: of a position that a row sees */
     int n_calls, n_rows_last, n_decode_last, n_seqs_last, n_rows_max;
     _Atomic int n_running;   /* forwards inside, to see that there is never more than one */
     void (*inside)(void);    /* called on the engine thread at every forward */
     ig_kv_shape kv;          /* no groups: FAKE_KV */
+    uint64_t took_ns;        /* the last step */
 } fake;
 
 static inline uint64_t mix(uint64_t h, uint32_t token) {
@@ -117,7 +118,10 @@ static inline ig_status fake_forward(void *ud, ig_arena *arena, const ig_rows *r
         if (!good) out[5] = NAN;
     }
     if (!st) CHECK(n_want == r->n_want);
-    if (f->clock) atomic_fetch_add(f->clock, f->step_ns + f->row_ns * (uint64_t)r->n_rows);
+    uint64_t n_keys = 0;
+    for (int i = 0; i < r->n_rows; i++) n_keys += (uint64_t)r->pos[i] + 1;
+    f->took_ns = f->step_ns + f->row_ns * (uint64_t)r->n_rows + f->key_ns * n_keys;
+    if (f->clock) atomic_fetch_add(f->clock, f->took_ns);
     atomic_fetch_sub(&f->n_running, 1);
     return st;
 }

@@ -71,7 +71,7 @@ struct ig_gen {
     ig_sampling sampling;
     void (*notify)(void *ud);
     void *notify_ud;
-    uint64_t submit_ns;
+    uint64_t id, submit_ns;
     float *last_logits;     /* ig_engine_logits: [n_last][n_vocab] of the waiting caller; else NULL */
     int n_last;
 
@@ -110,6 +110,18 @@ typedef struct ig_engine_counts {
         n_failed, n_done, n_paused, step_started_ns, n_lookup_tokens, n_hit_tokens, n_evicted;
 } ig_engine_counts;
 
+/* What ig_engine_requests reads. The engine thread writes; `version` is odd meanwhile and a reader tries again. */
+typedef struct board_row {
+    _Atomic uint64_t id, submit_ns, admit_ns, first_ns, last_ns;
+    _Atomic int state, n_prompt, n_prefilled, n_cached, n_tokens, max_tokens;
+} board_row;
+
+/* What a step costs: row_ns for a row and key_ns for a key that it sees in one layer, by least squares over the
+ * last steps; the sums fade. */
+typedef struct step_cost {
+    double rr, rk, kk, rt, kt, row_ns, key_ns;
+} step_cost;
+
 struct ig_engine {
     ig_backend model;
     ig_engine_config config;
@@ -131,7 +143,7 @@ struct ig_engine {
     ig_gen **batch;         /* [n_slots], those with rows in this step */
     int n_running, n_batch;
     ig_gen *waiting;        /* oldest first; those that were paused are in front */
-    double row_ns;          /* measured cost of a row in a step of many; 0: not yet */
+    step_cost cost;
 
     /* Between threads. */
     ig_queue *inbox;        /* ig_gen *; closed at stop */
@@ -139,6 +151,10 @@ struct ig_engine {
     _Atomic(ig_gen *) dead; /* the last reference was the engine's: freed by the next caller */
     _Atomic bool stopping;
     ig_engine_counts counts;
+    _Atomic uint64_t n_ids;
+    board_row *board;       /* [n_slots + queue_max] */
+    _Atomic int n_board;
+    _Atomic uint32_t version;
     pthread_t thread;
 };
 
@@ -152,6 +168,7 @@ void ig_engine_free(ig_engine *e); /* nothing runs or waits any more */
 void ig_engine_count(ig_engine *e); /* puts the numbers where readers look */
 
 /* sched.c */
+void ig_sched_measure(ig_engine *e, const ig_rows *rows, uint64_t ns); /* a step took so long */
 void ig_sched_accept(ig_engine *e, ig_gen *g);  /* to the end of the waiting list */
 void ig_sched_cancel(ig_engine *e, bool all);   /* ends those that were cancelled */
 void ig_sched_admit(ig_engine *e);

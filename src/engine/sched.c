@@ -188,18 +188,56 @@ static bool sooner(const ig_gen *a, const ig_gen *b) {
     return late_a != late_b ? late_a : !late_a && pending(a) < pending(b);
 }
 
+/* Keys that a row at this position sees, over all layers. */
+static double keys_of(const ig_engine *e, int pos) {
+    double n = 0;
+    for (int i = 0; i < e->model.kv.n_groups; i++) {
+        const ig_kv_group g = e->model.kv.group[i];
+        n += (double)g.n_layers * (double)(g.window > 0 && pos >= g.window ? g.window : pos + 1);
+    }
+    return n;
+}
+
+void ig_sched_measure(ig_engine *e, const ig_rows *rows, uint64_t ns) {
+    const double fade = 0.85, r = (double)rows->n_rows, t = (double)ns;
+    step_cost *c = &e->cost;
+    double k = 0;
+
+    if (rows->n_rows < SLICE_ROWS) return; /* few rows cost what the weights cost to read */
+    for (int i = 0; i < rows->n_rows; i++) k += keys_of(e, rows->pos[i]);
+    c->rr = fade * c->rr + r * r, c->rk = fade * c->rk + r * k, c->kk = fade * c->kk + k * k;
+    c->rt = fade * c->rt + r * t, c->kt = fade * c->kt + k * t;
+    const double det = c->rr * c->kk - c->rk * c->rk;
+    c->row_ns = c->rt / c->rr, c->key_ns = 0; /* all by rows, while steps are too alike to tell */
+    if (det < 1e-4 * c->rr * c->kk) return;
+    const double row = (c->rt * c->kk - c->kt * c->rk) / det, key = (c->kt * c->rr - c->rt * c->rk) / det;
+    if (row >= 0 && key >= 0) c->row_ns = row, c->key_ns = key;
+    else if (row < 0) c->row_ns = 0, c->key_ns = c->kt / c->kk;
+}
+
+static double row_cost(const ig_engine *e, int pos) {
+    return e->cost.row_ns + e->cost.key_ns * keys_of(e, pos);
+}
+
 /* Rows of prefill that a step may carry. Also alone a step is short: a client that leaves, or one that comes,
- * waits for its end. Fewer than CHUNK_ROWS_MIN would read the weights for too little work. */
+ * waits for its end. Fewer than CHUNK_ROWS_MIN would read the weights for too little work. The rows are taken
+ * to be of the longest prompt: they cost most. */
 static int prefill_rows(const ig_engine *e, int n_decode) {
-    int chunk = e->config.prefill_chunk, least = n_decode > 0 ? SLICE_ROWS : CHUNK_ROWS_MIN;
+    int chunk = e->config.prefill_chunk, least = n_decode > 0 ? SLICE_ROWS : CHUNK_ROWS_MIN, far = 0;
     int limit_ms = n_decode > 0 ? e->config.prefill_slice_ms : e->config.prefill_chunk_ms;
+    double left_ns = (double)limit_ms * 1e6;
 
     if (n_decode == 0 && limit_ms == 0) return chunk;
     if (least > chunk) least = chunk;
-    if (e->row_ns <= 0.0) return least; /* nothing measured yet */
-    double rows = (double)limit_ms * 1e6 / e->row_ns - (double)n_decode;
-    if (rows >= (double)chunk) return chunk;
-    int n = rows > 0.0 ? (int)rows / SLICE_ROWS * SLICE_ROWS : 0;
+    if (e->cost.rr <= 0.0) return least; /* nothing measured yet */
+    for (int i = 0; i < e->n_running; i++) {
+        const ig_gen *g = e->running[i];
+        if (g->n_take > 0) left_ns -= row_cost(e, g->seq->n_tokens);
+        else if (g->seq->n_tokens > far) far = g->seq->n_tokens;
+    }
+    const double a_row = row_cost(e, far + least);
+    if (left_ns >= a_row * (double)chunk) return chunk;
+    int n = left_ns > 0.0 ? (int)(left_ns / a_row) / SLICE_ROWS * SLICE_ROWS : 0;
     return n > least ? n : least;
 }
 

@@ -290,6 +290,60 @@ TEST(a_decoder_gets_a_token_in_every_step_and_a_long_prompt_goes_on_in_slices) {
     unmake();
 }
 
+TEST(no_token_waits_longer_than_a_slice_though_attention_grows_with_the_context) {
+    ig_engine_config c = fake_config(4, 300);
+    make(&c, 2048);
+    model.key_ns = 3000; /* at position 2,000 a row takes seven times what it took at 0 */
+    ig_gen_params a = {.prompt = counted(3, 100), .n_prompt = 100, .max_tokens = 1000, .top_logprobs = -1};
+    ig_gen_params b = {.prompt = counted(9, 1900), .n_prompt = 1900, .max_tokens = 5, .top_logprobs = -1};
+    ig_gen_params d = {.prompt = counted(5, 1500), .n_prompt = 1500, .max_tokens = 5, .top_logprobs = -1};
+    ig_gen *ga = submit(&a);
+    ig_engine_turn(engine);
+    ig_gen *gb = submit(&b), *gd = submit(&d);
+    uint64_t longest = 0, n_steps = 0;
+    while (ig_gen_n_tokens(gb) == 0 && n_steps < 1000) {
+        int before = ig_gen_n_tokens(ga);
+        ig_engine_turn(engine);
+        CHECK(ig_gen_n_tokens(ga) == before + 1);
+        if (model.took_ns > longest) longest = model.took_ns;
+        if (n_steps++ > 3) /* what it learned from: 100 rows at once and the first slices */
+            CHECK_MSG(model.took_ns < 130000000, "step %d took %d us", (int)n_steps, (int)(model.took_ns / 1000));
+    }
+    CHECK_MSG(n_steps < 220 && longest > 60000000, "%d steps", (int)n_steps); /* and slices are used */
+    ig_gen_cancel(gd); /* in its prefill or behind it: one turn, and no forward for it */
+    ig_engine_turn(engine);
+    CHECK(ig_gen_finish(gd) != IG_FINISH_NONE);
+    ig_gen_release(ga);
+    ig_gen_release(gb);
+    ig_gen_release(gd);
+    unmake();
+}
+
+TEST(the_list_of_requests_shows_who_runs_and_who_waits_in_their_order) {
+    ig_request_info r[8];
+    ig_engine_config c = fake_config(2, 40);
+    make(&c, 512);
+    ig_gen_params p = {.prompt = counted(3, 60), .n_prompt = 60, .max_tokens = 30, .top_logprobs = -1};
+    ig_gen *g[3];
+    CHECK(ig_engine_requests(engine, r, 8) == 0);
+    for (int i = 0; i < 3; i++) g[i] = submit(&p);
+    ig_engine_turn(engine);
+    ig_engine_turn(engine);
+    CHECK(ig_engine_requests(engine, r, 8) == 3 && ig_engine_requests(engine, r, 2) == 2);
+    CHECK(ig_engine_requests(engine, r, 8) == 3);
+    for (int i = 0; i < 3; i++) {
+        CHECK(r[i].id == ig_gen_id(g[i]) && r[i].state == ig_gen_state_of(g[i]) && r[i].n_prompt == 60);
+        CHECK(r[i].n_tokens == ig_gen_n_tokens(g[i]) && r[i].max_tokens == 30);
+    }
+    CHECK(r[0].state == IG_GEN_DECODE && r[0].n_prefilled == 60 && r[0].n_tokens == 2 && r[0].decode_ns > 0);
+    CHECK(r[0].prefill_ns > 0 && r[0].queue_ns == 0);
+    CHECK(r[2].state == IG_GEN_QUEUED && r[2].queue_ns > 0 && r[2].prefill_ns == 0 && r[2].n_prefilled == 0);
+    finish_all();
+    CHECK(ig_engine_requests(engine, r, 8) == 0);
+    for (int i = 0; i < 3; i++) ig_gen_release(g[i]);
+    unmake();
+}
+
 TEST(with_nobody_decoding_a_prompt_goes_in_whole_chunks) {
     ig_engine_config c = fake_config(4, 200);
     make(&c, 2048);

@@ -9,12 +9,6 @@
 
 #include <string.h>
 
-static void measure(ig_engine *e, int n_rows, uint64_t ns) {
-    if (n_rows < SLICE_ROWS) return; /* few rows cost what the weights cost to read */
-    double row_ns = (double)ns / (double)n_rows;
-    e->row_ns = e->row_ns <= 0.0 ? row_ns : 0.75 * e->row_ns + 0.25 * row_ns;
-}
-
 static bool is_end(const ig_gen *g, uint32_t token) {
     for (int i = 0; i < g->n_eos; i++)
         if (g->eos[i] == token) return true;
@@ -76,7 +70,7 @@ static ig_status run(ig_engine *e, ig_gen *const *gens, int n, ig_err *err) {
     atomic_store_explicit(&e->counts.step_started_ns, start ? start : 1, memory_order_relaxed);
     ig_status st = e->model.forward(e->model.ud, &e->arena, &rows, e->logits, err);
     if (st) return st;
-    measure(e, rows.n_rows, ig_clock_ns() - start);
+    ig_sched_measure(e, &rows, ig_clock_ns() - start);
 
     for (int i = 0; i < n; i++) {
         ig_gen *g = gens[i];
