@@ -47,7 +47,8 @@ static void zero_part(void *arg, int lo, int hi, int thread) {
     memset(j->dx + (size_t)lo * n, 0, (size_t)(hi - lo) * n * sizeof *j->dx);
 }
 
-/* Picks ascend, so equal ones are neighbours; the first of them does all. */
+/* Picks ascend, so equal ones are neighbours; the first of them does all. With picks dx holds something, zeros
+ * at least, so each adds. */
 static void norm_back_part(void *arg, int lo, int hi, int thread) {
     const norm_back_job *j = arg;
     const int *pick = j->note.pick, n = j->note.x->n_cols, n_rows = j->note.y->n_rows;
@@ -55,11 +56,10 @@ static void norm_back_part(void *arg, int lo, int hi, int thread) {
     for (int t = lo; t < hi; t++) {
         if (pick && t > 0 && pick[t] == pick[t - 1]) continue;
         const size_t at = (size_t)(pick ? pick[t] : t) * (size_t)n;
-        bool add = j->add;
-        for (int i = t; i < n_rows && (i == t || (pick && pick[i] == pick[t])); i++, add = true)
+        for (int i = t; i < n_rows && (i == t || (pick && pick[i] == pick[t])); i++)
             j->r->kern->op[IG_KERN_NORM_BACK]->fn.norm_back(&(ig_norm_back_args){
                 .dx = j->dx + at, .dy = j->dy + (size_t)i * (size_t)n, .x = j->note.x->f + at,
-                .w = j->note.w, .n = n, .eps = j->note.eps, .add = add});
+                .w = j->note.w, .n = n, .eps = j->note.eps, .add = j->add});
     }
 }
 

@@ -106,7 +106,8 @@ static inline rig_weight rig_weight_make(const ig_fmt *f, int n_rows, int n_cols
     w.kern = ig_kern_pick(IG_KERN_LINEAR, f, IG_TIER_L3, cpu), w.linear = w.kern->fn.linear;
     w.unpack = ig_kern_pick(IG_KERN_UNPACK, f, IG_TIER_L3, cpu);
     const size_t row_bytes = ig_fmt_row_bytes(f, n_cols), n_panels = (size_t)ig_weight_n_panels(&w);
-    uint8_t *file = malloc(row_bytes * (size_t)n_rows), *panels = aligned_alloc(64, (n_panels * w.panel_bytes + 63) / 64 * 64);
+    uint8_t *file = malloc(row_bytes * (size_t)n_rows);
+    uint8_t *panels = aligned_alloc(64, (n_panels * w.panel_bytes + 63) / 64 * 64);
     rig_weight y = {.exact = rig_doubles((size_t)n_rows * (size_t)n_cols)};
     float *values = malloc((size_t)n_cols * sizeof *values);
     memset(panels, 0, n_panels * w.panel_bytes);
