@@ -23,8 +23,7 @@ int ig_app_say(int exit_code, const char *fmt, ...) {
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    for (unsigned char *p = (unsigned char *)text; *p; p++) /* names of files may hold anything */
-        if ((*p < 0x20 && *p != '\n') || *p == 0x7f) *p = '?';
+    ig_text_calm(text, true); /* names of files may hold anything */
     fprintf(stderr, "ingle: %s\n", text);
     return exit_code;
 }

@@ -95,6 +95,12 @@ static inline ig_slice ig_slice_of(const char *s) {
 bool ig_slice_eq(ig_slice a, ig_slice b);
 bool ig_slice_eq_str(ig_slice a, const char *s);
 bool ig_slice_utf8_valid(ig_slice s, size_t *bad_at); /* bad_at (may be NULL): offset of the first bad byte */
+/* Bytes of the character at s that a terminal may be shown as it is, or 0: what is no UTF-8, control characters
+ * (C0, DEL, C1), line separators, and marks that turn the direction of what follows. n >= 1. */
+size_t ig_utf8_printable(const char *s, size_t n);
+/* Text from outside becomes text for a terminal, in place: it moves nobody's cursor and, unless newlines are
+ * kept, stays one line. Blanks for tabs and newlines, "?" for whatever else is not printable. */
+void ig_text_calm(char *text, bool keep_newlines);
 
 /* A growable byte buffer with a maximum. `p` is always NUL-terminated one past `n` once anything was
  * added. Growing past n_max fails and leaves the content as it was. malloc'd: not for the engine thread. */
@@ -124,10 +130,12 @@ void ig_tokens_free(ig_tokens *t);
 
 typedef enum ig_log_level { IG_LOG_DEBUG, IG_LOG_INFO, IG_LOG_WARN, IG_LOG_ERROR } ig_log_level;
 
-/* One line an event on stderr: time, level, then `fmt` written as `event key=value key=value`. Any
- * thread. Never a prompt's text, never a key. */
+/* One line an event on stderr: time, level, then `fmt` written as `event key=value key="two words"`. Any
+ * thread. Never a prompt's text, never a key. As JSON the same line is an object: time, level, event, then the
+ * keys; a value without quotes that reads as a number is one. */
 void ig_log(ig_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void ig_log_set_level(ig_log_level level);
+void ig_log_set_json(bool on);
 bool ig_log_level_from(const char *name, ig_log_level *out); /* debug info warn error */
 
 /* ---- clock.c ---------------------------------------------------------------------------------------- */

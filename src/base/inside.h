@@ -14,5 +14,6 @@ bool ig_cpu_mask_from(const char *name, uint32_t *out);
 
 /* log.c: one finished line (with its newline) in `out`; returns its length, at most cap. */
 size_t ig_log_line(char *out, size_t cap, int64_t unix_ms, ig_log_level level, const char *text);
+size_t ig_log_json_line(char *out, size_t cap, int64_t unix_ms, ig_log_level level, const char *text);
 
 #endif

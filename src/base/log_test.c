@@ -25,7 +25,7 @@ TEST(a_hostile_value_cannot_forge_a_line) {
     static const struct { const char *in, *out; } cases[] = {
         {"a\nb", "a\\nb"},           {"a\r\tb", "a\\r\\tb"},         {"\x1b[2J", "\\x1b[2J"},
         {"\x7f", "\\x7f"},           {"\xC2\x9B" "2J", "\\xc2\\x9b2J"}, {"na\xC3\xAFve", "na\xC3\xAFve"},
-        {"\xFF\xE2\x82", "\\xff\\xe2\\x82"}, {"\xF0\x9F\x98\x80", "\xF0\x9F\x98\x80"}, {"C:\\n", "C:\\\\n"},
+        {"\xFF\xE2\x82", "\\xff\\xe2\\x82"}, {"\xE2\x80\xAE" "b", "\\xe2\\x80\\xaeb"}, {"\xF0\x9F\x98\x80", "\xF0\x9F\x98\x80"}, {"C:\\n", "C:\\\\n"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char line[256], want[256];
@@ -35,7 +35,63 @@ TEST(a_hostile_value_cannot_forge_a_line) {
     }
 }
 
-TEST(every_byte_gives_one_line_of_printable_text) {
+static void json_of(char *out, size_t cap, const char *text) {
+    size_t n = ig_log_json_line(out, cap, 1796006096789, IG_LOG_WARN, text);
+    CHECK(n <= cap && n >= 2 && out[n - 1] == '\n' && out[n - 2] == '}');
+    out[n < cap ? n : cap - 1] = '\0';
+}
+
+TEST(as_json_a_line_is_an_object_of_the_same_keys_and_values) {
+    static const struct { const char *text, *members; } cases[] = {
+        {"e", "\"event\":\"e\""},
+        {"e n=12 x=-0.5 s=abc", "\"event\":\"e\",\"n\":12,\"x\":-0.5,\"s\":\"abc\""},
+        {"e q=\"two words\" n=\"12\" z=", "\"event\":\"e\",\"q\":\"two words\",\"n\":\"12\",\"z\":\"\""},
+        {"e a=007 b=1. c=.5 d=- f=1e5 g=12345678901234567",
+         "\"event\":\"e\",\"a\":\"007\",\"b\":\"1.\",\"c\":\".5\",\"d\":\"-\",\"f\":\"1e5\","
+         "\"g\":\"12345678901234567\""},
+        {"e q=\"in\"side\" n=1", "\"event\":\"e\",\"q\":\"in\\u0022side\",\"n\":1"},
+        {"e n=1 loose words=2", "\"event\":\"e\",\"n\":1,\"message\":\"loose words=2\""},
+        {"e q=\"never closed", "\"event\":\"e\",\"message\":\"q=\\u0022never closed\""},
+        {"e a=1\n{\"event\":\"forged\"}",
+         "\"event\":\"e\",\"a\":\"1\\u000a{\\u0022event\\u0022:\\u0022forged\\u0022}\""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char line[512], want[512];
+        json_of(line, sizeof line, cases[i].text);
+        snprintf(want, sizeof want, "{\"time\":\"2026-11-30T02:34:56.789Z\",\"level\":\"warn\",%s}\n",
+                 cases[i].members);
+        CHECK_MSG(strcmp(line, want) == 0, "case %zu: %s", i, line);
+    }
+}
+
+TEST(every_byte_gives_one_line_of_json_without_controls) {
+    for (int c = 1; c < 256; c++) {
+        char text[8] = {'e', ' ', 'k', '=', (char)c, 'x', '\0'}, line[256];
+        json_of(line, sizeof line, text);
+        size_t n = strlen(line);
+        CHECK(line[n - 1] == '\n' && memchr(line, '\n', n) == line + n - 1);
+        for (size_t i = 0; i + 1 < n; i++)
+            CHECK_MSG((unsigned char)line[i] >= 0x20 && (unsigned char)line[i] < 0x7F, "byte %d", c);
+    }
+}
+
+TEST(a_json_line_that_is_cut_is_still_an_object) {
+    char text[700], line[1024];
+    for (size_t n = 1; n < sizeof text; n++)
+        for (size_t cap = 128; cap <= 512; cap += 17) {
+            memset(text, n % 3 ? 'a' : '\x1b', n);
+            if (n > 3) text[1] = ' ', text[3] = '=';
+            if (n > 200) memcpy(text + 180, " b=1 c=", 7);
+            text[n] = '\0';
+            memset(line, 'Z', sizeof line);
+            size_t len = ig_log_json_line(line, cap, 0, IG_LOG_ERROR, text);
+            int n_quotes = 0;
+            for (size_t i = 0; i < len; i++) n_quotes += line[i] == '"';
+            CHECK(len <= cap && memcmp(line + len - 2, "}\n", 2) == 0 && line[cap] == 'Z' && n_quotes % 2 == 0);
+        }
+}
+
+TEST(every_byte_gives_one_line__of_printable_text) {
     for (int c = 1; c < 256; c++) {
         char text[3] = {(char)c, 'x', '\0'}, line[256];
         size_t n = line_of(line, sizeof line, text);

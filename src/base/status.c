@@ -19,16 +19,6 @@ static void mark_cut(char *msg, size_t cap) {
     memcpy(msg + at, "...", 4);
 }
 
-/* Names come out of files and paths: a message stays one line, and moves nobody's cursor. C1 controls are two
- * bytes in UTF-8. */
-static void calm(char *msg) {
-    for (unsigned char *p = (unsigned char *)msg; *p; p++) {
-        if (*p == '\n' || *p == '\t' || *p == '\r') *p = ' ';
-        else if (*p < 0x20 || *p == 0x7f) *p = '?';
-        else if (*p == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0) *p = p[1] = '?';
-    }
-}
-
 ig_status ig_fail_at(ig_err *err, ig_status code, const char *file, int line, const char *fmt, ...) {
     ig_assert(code != IG_OK);
     if (!err) return code;
@@ -42,7 +32,7 @@ ig_status ig_fail_at(ig_err *err, ig_status code, const char *file, int line, co
     if (n < 0) msg[0] = '\0';
     if (n >= (int)sizeof msg) mark_cut(msg, sizeof msg);
 
-    calm(msg);
+    ig_text_calm(msg, false); /* names come out of files and paths */
     err->code = code;
     err->line = line;
     err->file = file;

@@ -57,6 +57,38 @@ bool ig_slice_utf8_valid(ig_slice s, size_t *bad_at) {
     return true;
 }
 
+/* In UTF-8 all of these are three bytes that begin with E2: U+2028 and U+2029 end lines, U+202A..202E and
+ * U+2066..2069 make what follows read backwards, so that a name can look like another. */
+static bool is_separator_or_turn(const uint8_t *s) {
+    return s[0] == 0xE2 && ((s[1] == 0x80 && s[2] >= 0xA8 && s[2] <= 0xAE) ||
+                            (s[1] == 0x81 && s[2] >= 0xA6 && s[2] <= 0xA9));
+}
+
+size_t ig_utf8_printable(const char *s, size_t n) {
+    const uint8_t *p = (const uint8_t *)s;
+    size_t len = utf8_sequence(p, n);
+    if (len == 1) return p[0] >= 0x20 && p[0] != 0x7F;
+    if (len == 2 && p[0] == 0xC2 && p[1] < 0xA0) return 0;
+    return len == 3 && is_separator_or_turn(p) ? 0 : len;
+}
+
+void ig_text_calm(char *text, bool keep_newlines) {
+    const char *from = text, *end = text + strlen(text);
+    char *to = text;
+    while (from < end) {
+        size_t left = (size_t)(end - from), len = utf8_sequence((const uint8_t *)from, left);
+        if (ig_utf8_printable(from, left)) {
+            memmove(to, from, len);
+            to += len;
+        } else {
+            bool is_newline = *from == '\n', is_blank = is_newline || *from == '\t' || *from == '\r';
+            *to++ = is_newline && keep_newlines ? '\n' : is_blank ? ' ' : '?';
+        }
+        from += len > 0 ? len : 1;
+    }
+    *to = '\0';
+}
+
 /* Room for `more` bytes and the NUL. */
 static bool buf_reserve(ig_buf *b, size_t more) {
     if (more > b->n_max - b->n) return false;

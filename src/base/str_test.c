@@ -1,6 +1,7 @@
 /* UTF-8 against every character there is; buffers and lists at their limits. */
 #include "base/test.h"
 
+#include <stdio.h>
 #include <string.h>
 
 TEST(slices_compare_by_bytes_and_length) {
@@ -145,4 +146,47 @@ TEST(a_token_list_without_a_bound_grows) {
         if (!CHECK(ig_tokens_add(&t, i))) break;
     CHECK(t.n == 100000 && t.v[99999] == 99999);
     ig_tokens_free(&t);
+}
+
+TEST(calm_text_moves_no_cursor_and_keeps_what_people_write) {
+    static const struct { const char *in, *line, *lines; } cases[] = {
+        {"plain \xC3\xA4 \xF0\x9F\x98\x80 \xE2\x82\xAC", NULL, NULL},
+        {"a\nb\tc\r", "a b c ", "a\nb c "},
+        {"\x1b[2Jx\x7f", "?[2Jx?", "?[2Jx?"},
+        {"\xC2\x9B" "2J", "?2J", "?2J"},                                 /* C1 in UTF-8: one "?" a character */
+        {"\x9B" "2J\xFF", "?2J?", "?2J?"},                               /* and as the bare byte */
+        {"a\xE2\x80\xAE" "fdp.exe", "a?fdp.exe", "a?fdp.exe"},           /* U+202E: reads "exe.pdf" */
+        {"\xE2\x80\xAA\xE2\x81\xA6\xE2\x81\xA9", "???", "???"},
+        {"a\xE2\x80\xA8" "b\xE2\x80\xA9", "a?b?", "a?b?"},             /* U+2028, U+2029: new lines */
+        {"\xE2\x80\xA7\xE2\x80\xAF\xE2\x81\xA5\xE2\x81\xAA", NULL, NULL}, /* the neighbours of those are text */
+        {"\xC2\xA0\xC2", "\xC2\xA0?", "\xC2\xA0?"},
+        {"\xE2\x80", "??", "??"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char line[64], lines[64];
+        snprintf(line, sizeof line, "%s", cases[i].in);
+        snprintf(lines, sizeof lines, "%s", cases[i].in);
+        ig_text_calm(line, false);
+        ig_text_calm(lines, true);
+        CHECK_MSG(!strcmp(line, cases[i].line ? cases[i].line : cases[i].in), "case %zu: %s", i, line);
+        CHECK_MSG(!strcmp(lines, cases[i].lines ? cases[i].lines : cases[i].in), "case %zu: %s", i, lines);
+    }
+}
+
+TEST(any_bytes_become_calm_text_of_no_more_bytes) {
+    for (unsigned seed = 0; seed < 20000; seed++) {
+        char text[32];
+        size_t n = seed % 31, left;
+        for (size_t i = 0; i < n; i++) /* mostly from the corners */
+            text[i] = (char)(1 + ig_rng_word(seed, (uint32_t)i, 0, 0) % 255);
+        for (size_t i = 0; i + 2 < n; i += 5) memcpy(text + i, "\xE2\x80", 2);
+        text[n] = '\0';
+        ig_text_calm(text, false);
+        left = strlen(text);
+        CHECK(left <= n && ig_slice_utf8_valid((ig_slice){text, left}, NULL));
+        for (size_t i = 0, len; i < left; i += len) {
+            len = ig_utf8_printable(text + i, left - i);
+            if (!CHECK(len > 0)) return;
+        }
+    }
 }
