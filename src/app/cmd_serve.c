@@ -28,7 +28,7 @@ typedef struct serve_options {
     char *file_keys; /* the text of --api-key-file, cut into lines */
     uint64_t body_max;
     int watchdog_s;
-    bool seeded;
+    bool seeded, log_json;
 } serve_options;
 
 /* ---- who may call -------------------------------------------------------------------------------------- */
@@ -217,6 +217,7 @@ static int start(serve_options *o, int argc, char **argv) {
         return ig_app_say(IG_EXIT_USAGE, "--log-level is \"%.40s\"; it is one of debug info warn error",
                           o->log_level);
     ig_log_set_level(level);
+    ig_log_set_json(o->log_json);
     if ((code = hide_keys(o, argc, argv)) || (code = read_key_file(o)) || (code = check_exposure(o)))
         return code;
     o->http.body_max_bytes = (size_t)o->body_max;
@@ -265,33 +266,32 @@ int ig_cmd_serve(int argc, char **argv) {
         {"max-body", .kind = IG_OPT_SIZE, .to = &o.body_max, .min = 1024, .max = 1e9, .value = "SIZE",
          .help = "largest request"},
         {"max-connections", .kind = IG_OPT_INT, .to = &o.http.connections_max, .min = 1, .max = 65536,
-         .value = "N",
-         .help = "more are turned away"},
+         .value = "N", .help = "more are turned away"},
         {"sse-ping", .kind = IG_OPT_INT, .to = &o.http.sse_ping_s, .min = 1, .max = 3600, .value = "S",
          .help = "seconds between signs of life in a stream"},
         {"drain-timeout", .kind = IG_OPT_INT, .to = &o.http.drain_timeout_s, .min = 0, .max = 86400,
-         .value = "S",
-         .help = "seconds that running requests get at the end"},
+         .value = "S", .help = "seconds that running requests get at the end"},
+        {"queue-timeout", .kind = IG_OPT_INT, .to = &o.http.queue_timeout_s, .min = 0, .max = 86400,
+         .value = "S", .help = "longest wait of a request for its turn (0: no limit)"},
         {"watchdog", .kind = IG_OPT_INT, .to = &o.watchdog_s, .min = 0, .max = 86400, .value = "S",
          .help = "give up when one step takes longer (0: never)"},
         IG_SAMPLING_OPTIONS(o.http.sampling, o.seeded),
         {"max-tokens", .letter = 'n', .kind = IG_OPT_INT, .to = &o.http.default_max_tokens, .min = 0,
-         .max = 1 << 24,
-         .value = "N", .help = "longest answer of a request that does not say (0: what fits)"},
+         .max = 1 << 24, .value = "N",
+         .help = "longest answer of a request that does not say (0: what fits)"},
         {"batch", .other = "parallel", .kind = IG_OPT_INT, .to = &o.load.engine.n_slots, .min = 1, .max = 64,
          .value = "N", .help = "requests that run together"},
         {"prefill-chunk", .kind = IG_OPT_INT, .to = &o.load.engine.prefill_chunk, .min = 1, .max = 4096,
-         .value = "N",
-         .help = "most prompt tokens in a step"},
+         .value = "N", .help = "most prompt tokens in a step"},
         {"prefill-slice-ms", .kind = IG_OPT_INT, .to = &o.load.engine.prefill_slice_ms, .min = 1,
-         .max = 10000,
-         .value = "MS", .help = "longest step while others wait for tokens"},
+         .max = 10000, .value = "MS", .help = "longest step while others wait for tokens"},
         {"max-queue", .kind = IG_OPT_INT, .to = &o.load.engine.queue_max, .min = 1, .max = 4096, .value = "N",
          .help = "requests that may wait"},
         IG_LOAD_OPTIONS(o.load),
         IG_TEMPLATE_OPTION(o.load),
         {"log-level", .kind = IG_OPT_TEXT, .to = &o.log_level, .value = "LEVEL",
          .help = "debug, info, warn or error"},
+        {"log-json", .kind = IG_OPT_BOOL, .to = &o.log_json, .help = "log lines as JSON objects"},
     };
     const ig_command c = {
         .verb = "serve",
@@ -300,7 +300,8 @@ int ig_cmd_serve(int argc, char **argv) {
         .options = options,
         .n_options = sizeof options / sizeof *options,
         .n_words_max = 1,
-        .env = true};
+        .env = true,
+        .env_all = true};
     ig_words words;
     int code;
 

@@ -132,9 +132,11 @@ static bool put_statistics(ig_serve_job *job, ig_buf *out) {
     ig_gen_stats st = ig_gen_stats_of(c->gen);
     double prefill = per_second(st.n_prompt - st.n_cached, st.prefill_ns);
     double decode = per_second(st.n_tokens - 1, st.decode_ns);
-    atomic_store(&job->s->last_ttft_us, st.first_token_ns / 1000);
-    atomic_store(&job->s->last_prefill_mtps, (uint64_t)(prefill * 1000));
-    atomic_store(&job->s->last_decode_mtps, (uint64_t)(decode * 1000));
+    if (st.n_tokens > 0) { /* one that was cancelled in the queue says nothing about speed */
+        atomic_store(&job->s->last_ttft_us, st.first_token_ns / 1000);
+        atomic_store(&job->s->last_prefill_mtps, (uint64_t)(prefill * 1000));
+        atomic_store(&job->s->last_decode_mtps, (uint64_t)(decode * 1000));
+    }
     bool ok = ig_buf_addf(
         out,
         "{\"seed\":%llu,\"queue_ms\":%llu,\"ttft_ms\":%llu,\"prefill_tps\":%.1f,\"decode_tps\":%.1f,"
@@ -145,6 +147,7 @@ static bool put_statistics(ig_serve_job *job, ig_buf *out) {
         ok = ok && ig_serve_put_string(out, job->req.stops[c->stopped_by].p, job->req.stops[c->stopped_by].n);
     else
         ok = ok && ig_buf_add_str(out, "null");
+    if (job->cancelled) ok = ok && ig_buf_add_str(out, ",\"cancelled\":true");
     return ok && ig_buf_add_str(out, ",\"tier\":\"L3\"}");
 }
 

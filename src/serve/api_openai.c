@@ -42,15 +42,17 @@ static const struct field {
     {"function_call", FOR_CHAT, OFF_NEVER, 0},
     {"audio", FOR_CHAT, OFF_NEVER, 0},
     {"web_search_options", FOR_CHAT, OFF_NEVER, 0},
-    {"prediction", FOR_CHAT, OFF_NEVER, 0},
+    {"prediction", FOR_BOTH, OFF_NEVER, 0},
     {"background", FOR_BOTH, OFF_FALSE, 0},
-    {"thinking_budget", FOR_CHAT, OFF_NEVER, 0},
+    {"thinking_budget", FOR_BOTH, OFF_NEVER, 0},
     {"hlg", FOR_BOTH, OFF_NEVER, 0},
     {"dry_run", FOR_BOTH, OFF_FALSE, 0},
     {"return_prompt", FOR_BOTH, OFF_FALSE, 0},
-    {"chat_template", FOR_CHAT, OFF_NEVER, 0},
-    {"add_generation_prompt", FOR_CHAT, OFF_TRUE, 0},
-    {"continue_final_message", FOR_CHAT, OFF_FALSE, 0},
+    {"chat_template", FOR_BOTH, OFF_NEVER, 0},
+    {"add_generation_prompt", FOR_BOTH, OFF_TRUE, 0},
+    {"continue_final_message", FOR_BOTH, OFF_FALSE, 0},
+    {"chat_template_kwargs", FOR_TEXT, OFF_EMPTY, 0},
+    {"reasoning_effort", FOR_TEXT, OFF_NEVER, 0},
     {"presence_penalty", FOR_BOTH, OFF_ZERO, 0},
     {"frequency_penalty", FOR_BOTH, OFF_ZERO, 0},
     {"repetition_penalty", FOR_BOTH, OFF_ZERO_ONE, 0},
@@ -123,7 +125,7 @@ static bool refuse_unsupported(yyjson_val *root, ig_serve_kind kind, ig_http_err
         yyjson_val *v = f->routes & 1 << kind ? ig_json_get(root, f->key) : NULL;
         if (v && !is_off(v, f))
             return ig_serve_refuse(e, "unsupported_parameter", f->key,
-                                   "%s is not supported by this server; leave it out", f->key);
+                                   "%s is not supported here; leave it out", f->key);
     }
 
     yyjson_val *v = ig_json_get(root, "logit_bias");
@@ -186,6 +188,21 @@ static bool refuse_unsupported(yyjson_val *root, ig_serve_kind kind, ig_http_err
 
 /* ---- sampling, stops, logprobs ------------------------------------------------------------------------- */
 
+/* 64 bits, signed or not: a negative one stands for the same bits. */
+static bool parse_seed(ig_chat_request *r, yyjson_val *seed, ig_http_error *e) {
+    double d = yyjson_is_real(seed) ? yyjson_get_real(seed) : 0;
+    if (!seed) return true;
+    if (!yyjson_is_num(seed) || !(fabs(d) <= 9007199254740992.0) || d != floor(d))
+        return ig_serve_refuse(
+            e, "invalid_value", "seed",
+            "seed must be a whole number from -9223372036854775808 to 18446744073709551615");
+    r->sampling.seed = yyjson_is_real(seed)   ? (uint64_t)(int64_t)d
+                       : yyjson_is_uint(seed) ? yyjson_get_uint(seed)
+                                              : (uint64_t)yyjson_get_sint(seed);
+    r->has_seed = true;
+    return true;
+}
+
 static bool parse_sampling(ig_chat_request *r, yyjson_val *root, const ig_serve_request_defaults *d,
                            ig_http_error *e) {
     double temperature = d->sampling.temperature, top_p = d->sampling.top_p, min_p = d->sampling.min_p;
@@ -202,16 +219,7 @@ static bool parse_sampling(ig_chat_request *r, yyjson_val *root, const ig_serve_
                                 .seed = d->sampling.seed};
     r->has_seed = d->seed_fixed;
 
-    yyjson_val *seed = ig_json_get(root, "seed");
-    if (yyjson_is_uint(seed)) {
-        r->sampling.seed = yyjson_get_uint(seed);
-        r->has_seed = true;
-    } else if (seed) {
-        int64_t x = 0;
-        if (!ig_serve_get_int(root, "seed", INT64_MIN, INT64_MAX, &x, e)) return false;
-        r->sampling.seed = (uint64_t)x;
-        r->has_seed = true;
-    }
+    if (!parse_seed(r, ig_json_get(root, "seed"), e)) return false;
 
     int64_t most = 0, most_completion = 0;
     if (!ig_serve_get_int(root, "max_tokens", 1, INT_MAX, &most, e) ||
@@ -576,16 +584,16 @@ yyjson_val *ig_serve_request_repaired(ig_chat_request *r) {
 
 /* ---- prompts of /v1/completions ------------------------------------------------------------------------ */
 
-static bool check_ids(yyjson_val *ids, ig_http_error *e) {
+static bool check_ids(yyjson_val *ids, const char *param, ig_http_error *e) {
     size_t i, n;
     yyjson_val *id;
+    uint64_t value;
     if (yyjson_arr_size(ids) == 0)
-        return ig_serve_refuse(e, "empty_prompt", "prompt", "prompt has no tokens");
-    yyjson_arr_foreach(
-        ids, i, n, id) if (!yyjson_is_uint(id) ||
-                           yyjson_get_uint(id) >
-                               UINT32_MAX) return ig_serve_refuse(e, "invalid_value", "prompt",
-                                                                  "prompt: element %zu is not a token id", i);
+        return ig_serve_refuse(e, "empty_prompt", param, "%s has no tokens", param);
+    yyjson_arr_foreach(ids, i, n, id) {
+        if (!ig_serve_token_id(id, &value))
+            return ig_serve_refuse(e, "invalid_value", param, "%s: element %zu is not a token id", param, i);
+    }
     return true;
 }
 
@@ -597,7 +605,7 @@ static bool parse_prompts(ig_chat_request *r, yyjson_val *root, ig_http_error *e
             e, "invalid_value", "prompt",
             "prompt must be a string, an array of strings, an array of token ids, or an array of those");
     if (yyjson_is_str(prompt) || yyjson_is_num(first)) {
-        if (yyjson_is_arr(prompt) && !check_ids(prompt, e)) return false;
+        if (yyjson_is_arr(prompt) && !check_ids(prompt, "prompt", e)) return false;
         r->prompts[r->n_prompts++] = prompt;
         return true;
     }
@@ -612,7 +620,7 @@ static bool parse_prompts(ig_chat_request *r, yyjson_val *root, ig_http_error *e
             return ig_serve_refuse(
                 e, "invalid_value", "prompt",
                 "prompt: element %zu must be a string or an array of token ids, as the first", i);
-        if (yyjson_is_arr(p) && !check_ids(p, e)) return false;
+        if (yyjson_is_arr(p) && !check_ids(p, "prompt", e)) return false;
         r->prompts[r->n_prompts++] = p;
     }
     return true;
@@ -627,7 +635,7 @@ static bool parse_helper(ig_chat_request *r, yyjson_val *root, ig_http_error *e)
             return ig_serve_refuse(e, "missing_required_parameter", "tokens", "tokens is missing");
         if (!yyjson_is_arr(r->tokens))
             return ig_serve_refuse(e, "invalid_value", "tokens", "tokens must be an array");
-        return yyjson_arr_size(r->tokens) == 0 || check_ids(r->tokens, e);
+        return yyjson_arr_size(r->tokens) == 0 || check_ids(r->tokens, "tokens", e);
     }
     r->parse_special = true;
     ig_slice text = {NULL, 0};

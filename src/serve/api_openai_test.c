@@ -144,6 +144,20 @@ static const struct refusal {
     {IG_SERVE_COMPLETION, "\"echo\":true", "unsupported_parameter", "echo"},
     {IG_SERVE_COMPLETION, "\"best_of\":3", "unsupported_parameter", "best_of"},
     {IG_SERVE_COMPLETION, "\"logprobs\":21", "invalid_value", "logprobs"},
+    {IG_SERVE_COMPLETION, "\"prompt\":[1.5]", "invalid_value", "prompt"},
+    {IG_SERVE_COMPLETION, "\"prompt\":[4294967296]", "invalid_value", "prompt"},
+    {IG_SERVE_COMPLETION, "\"prompt\":[4294967296.0]", "invalid_value", "prompt"},
+    {IG_SERVE_COMPLETION, "\"prompt\":[-1.0]", "invalid_value", "prompt"},
+    {IG_SERVE_COMPLETION, "\"prompt\":[true]", "invalid_value", "prompt"},
+    {IG_SERVE_COMPLETION, "\"chat_template_kwargs\":{\"a\":1}", "unsupported_parameter",
+     "chat_template_kwargs"},
+    {IG_SERVE_COMPLETION, "\"reasoning_effort\":\"low\"", "unsupported_parameter", "reasoning_effort"},
+    {IG_SERVE_COMPLETION, "\"chat_template\":\"x\"", "unsupported_parameter", "chat_template"},
+    {IG_SERVE_COMPLETION, "\"thinking_budget\":9", "unsupported_parameter", "thinking_budget"},
+    {IG_SERVE_COMPLETION, "\"add_generation_prompt\":false", "unsupported_parameter",
+     "add_generation_prompt"},
+    {IG_SERVE_COMPLETION, "\"continue_final_message\":true", "unsupported_parameter",
+     "continue_final_message"},
 };
 
 TEST(each_refusal_names_its_parameter) {
@@ -170,6 +184,7 @@ static const struct accepted {
     {IG_SERVE_CHAT, "\"adapter\":\"none\",\"adapters\":[],\"draft\":true,\"store\":true,\"user\":\"u\""},
     {IG_SERVE_CHAT, "\"stop\":[],\"logprobs\":true,\"top_logprobs\":20"},
     {IG_SERVE_COMPLETION,
+     "\"chat_template_kwargs\":{},\"add_generation_prompt\":true,"
      "\"suffix\":\"\",\"echo\":false,\"best_of\":1,\"logprobs\":0,\"messages\":7,\"tools\":[1]"},
 };
 
@@ -354,4 +369,53 @@ TEST(helper_routes_read_their_few_fields) {
     ig_serve_request_clear(&r);
     CHECK(!parse(&r, IG_SERVE_DETOKENIZE, "{\"tokens\":[1.5]}", &e));
     ig_serve_request_clear(&r);
+}
+
+TEST(token_ids_may_be_written_as_whole_reals) {
+    ig_chat_request r;
+    ig_http_error e;
+    uint64_t id = 0;
+    CHECK(parse(&r, IG_SERVE_COMPLETION, "{\"prompt\":[1.0,7,4294967295.0]}", &e) && r.n_prompts == 1);
+    CHECK(ig_serve_token_id(yyjson_arr_get(r.prompts[0], 0), &id) && id == 1);
+    CHECK(ig_serve_token_id(yyjson_arr_get(r.prompts[0], 2), &id) && id == UINT32_MAX);
+    ig_serve_request_clear(&r);
+}
+
+TEST(a_bad_token_of_detokenize_is_told_under_its_own_name) {
+    ig_chat_request r;
+    ig_http_error e;
+    CHECK(!parse(&r, IG_SERVE_DETOKENIZE, "{\"tokens\":[1,\"a\"]}", &e));
+    CHECK(!strcmp(e.param, "tokens") && strstr(e.message, "tokens: element 1"));
+    ig_serve_request_clear(&r);
+    CHECK(parse(&r, IG_SERVE_DETOKENIZE, "{\"tokens\":[]}", &e));
+    ig_serve_request_clear(&r);
+}
+
+TEST(a_seed_has_64_bits_and_the_refusal_says_so) {
+    static const struct {
+        const char *in;
+        uint64_t seed;
+    } good[] = {{"0", 0},
+                {"-1", UINT64_MAX},
+                {"18446744073709551615", UINT64_MAX},
+                {"-9223372036854775808", 1ull << 63},
+                {"3.0", 3},
+                {"-3.0", (uint64_t)-3}};
+    static const char *const bad[] = {
+        "18446744073709551616", "-9223372036854775809", "1.5", "\"1\"", "true", "1e300"};
+    char member[64];
+    ig_chat_request r;
+    ig_http_error e;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        snprintf(member, sizeof member, "\"seed\":%s", good[i].in);
+        CHECK_MSG(parse_with(&r, IG_SERVE_CHAT, member, &e) && r.has_seed && r.sampling.seed == good[i].seed,
+                  "%s", member);
+        ig_serve_request_clear(&r);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        snprintf(member, sizeof member, "\"seed\":%s", bad[i]);
+        CHECK_MSG(!parse_with(&r, IG_SERVE_CHAT, member, &e) && !strcmp(e.param, "seed"), "%s", member);
+        CHECK(strstr(e.message, "-9223372036854775808 to 18446744073709551615"));
+        ig_serve_request_clear(&r);
+    }
 }

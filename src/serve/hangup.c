@@ -30,7 +30,6 @@ enum {
     BODY_LEAST_BYTES = 1024,
     GONE_S = 1,   /* for MHD to read what came before the peer's end */
     LINGER_S = 2, /* how long we read what a refused client still sends */
-    QUEUE_CHECK_S = 600,
     EVENTS_MAX = 64
 };
 
@@ -188,7 +187,7 @@ static void open_conn(ig_serve_watch *w, ig_serve_conn *c, int fd) {
         ig_log(IG_LOG_WARN, "watch.add error=\"no descriptor left\"");
     else if (epoll_ctl(w->epoll, EPOLL_CTL_ADD, fd, &ev) != 0)
         ig_log(IG_LOG_WARN, "watch.add error=\"%s\"", strerror(errno));
-    if (atomic_load(&w->s->n_open) > w->s->connections_max) shed(w);
+    if (atomic_load(&w->s->n_open) > w->s->room.connections) shed(w);
 }
 
 static void close_conn(ig_serve_watch *w, ig_serve_conn *c) {
@@ -239,6 +238,7 @@ static void check_deadline(ig_serve_conn *c, uint64_t now) {
 
 static void tick(ig_serve_watch *w) {
     uint64_t now = ig_clock_ns(), ping_ns = (uint64_t)w->s->config.sse_ping_s * SECOND_NS;
+    uint64_t queue_ns = (uint64_t)w->s->config.queue_timeout_s * SECOND_NS;
     bool ending = atomic_load(&w->s->ending);
     for (int i = 0; i < w->s->n_conns; i++) {
         ig_serve_conn *c = &w->s->conns[i];
@@ -249,7 +249,7 @@ static void tick(ig_serve_watch *w) {
         if (!atomic_load(&c->waits)) continue;
         uint64_t last = atomic_load(&c->news_ns), quiet = now > last ? now - last : 0;
         if (ping_ns && quiet >= ping_ns) wake(c, IG_CONN_PING);
-        if (quiet >= QUEUE_CHECK_S * SECOND_NS) wake(c, 0);
+        if (queue_ns && quiet >= queue_ns) wake(c, 0); /* it looks at its own clock */
     }
 }
 

@@ -31,7 +31,9 @@ enum {
     WRITE_TIMEOUT_S = 60,
     SWALLOW_BYTES = 64 * 1024, /* a refused body up to here is read, and the connection stays */
     STREAM_BLOCK_BYTES = 8 * 1024,
-    FDS_OTHER = 128
+    FDS_OTHER = 128,
+    FDS_PROCESS = 32, /* what the program itself has open, at most */
+    FDS_LEAST = 64
 };
 #define BODIES_MAX_BYTES (256ull * 1024 * 1024) /* all bodies together, or twice the largest one */
 #define BODY_CAP_BYTES (1ull << 30)
@@ -46,6 +48,7 @@ ig_serve_config ig_serve_defaults(void) {
         .connections_max = 512,
         .sse_ping_s = 15,
         .drain_timeout_s = 10,
+        .queue_timeout_s = 600,
         .sampling = {.temperature = 0.7f},
     };
 }
@@ -68,6 +71,8 @@ static void on_connection(void *cls, struct MHD_Connection *m, void **slot,
         c->mhd = m;
         c->linger = c->began = false;
         c->job = NULL;
+        c->route = NULL;
+        c->request_id[0] = 0;
         atomic_store(&c->flags, 0);
         atomic_store(&c->waits, false);
         ig_serve_phase_set(c, IG_PHASE_HEADERS);
@@ -94,6 +99,7 @@ static void *on_uri(void *cls, const char *uri, struct MHD_Connection *m) {
     c->uri_cut = strstr(uri, "%00") != NULL; /* decoded, it would end the path early */
     c->route = NULL;
     c->arg = NULL;
+    c->status = 0;
     c->origin[0] = 0;
     c->request_id[0] = 0;
     memset(&c->refusal, 0, sizeof c->refusal);
@@ -178,8 +184,9 @@ static enum MHD_Result run_job(ig_serve_conn *c) {
 
 /* MHD takes no answer while a body arrives. Nothing else has been written for this request, and the
  * connection ends after it, so writing on the socket ourselves does no harm. */
-static enum MHD_Result answer_raw(ig_serve_conn *c, const ig_http_error *e) {
+enum MHD_Result ig_serve_answer_raw(ig_serve_conn *c, const ig_http_error *e) {
     ig_buf body = ig_buf_init(4096), head = ig_buf_init(4096);
+    if (!c->request_id[0]) ig_serve_make_request_id(c);
     if (ig_serve_error_json(&body, e) &&
         ig_buf_addf(&head,
                     "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nConnection: close\r\n"
@@ -189,7 +196,12 @@ static enum MHD_Result answer_raw(ig_serve_conn *c, const ig_http_error *e) {
         (void)!send(socket_of(c->mhd), head.p, head.n, MSG_NOSIGNAL | MSG_DONTWAIT);
     ig_buf_free(&body);
     ig_buf_free(&head);
+    c->status = e->status;
     c->linger = true;
+    if (c->job)
+        c->job->error = *e; /* the line of its end says it */
+    else
+        ig_serve_log_refused(c, e);
     return MHD_NO;
 }
 
@@ -256,12 +268,12 @@ static enum MHD_Result take_body(ig_serve_conn *c, const char *bytes, size_t n) 
     ig_serve_job *job = c->job;
     if (n > job->body.n_max - job->body.n) {
         too_large(c->s, &e);
-        return answer_raw(c, &e);
+        return ig_serve_answer_raw(c, &e);
     }
-    if (c->upload_bytes == MHD_SIZE_UNKNOWN && !reserve_body(c, n, &e)) return answer_raw(c, &e);
+    if (c->upload_bytes == MHD_SIZE_UNKNOWN && !reserve_body(c, n, &e)) return ig_serve_answer_raw(c, &e);
     if (!ig_buf_add(&job->body, bytes, n)) {
         ig_serve_refuse(&e, "overloaded", NULL, "no memory for this request");
-        return answer_raw(c, &e);
+        return ig_serve_answer_raw(c, &e);
     }
     return MHD_YES;
 }
@@ -282,50 +294,32 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *m, const cha
     if (c->refusal.status) return ig_serve_send_error(c, &c->refusal);
     if (c->job) return run_job(c);
     if (ig_serve_method(method) == IG_OPTIONS) return ig_serve_send_options(c);
-    return c->route->get(c);
+    return c->route->run(c);
 }
 
-static const char *outcome(const ig_serve_job *job, enum MHD_RequestTerminationCode how) {
-    static const char *const names[] = {"none", "stop", "length", "canceled", "failed"};
-    if (job->error.status) return job->error.code;
-    if (how != MHD_REQUEST_TERMINATED_COMPLETED_OK) return "gone";
-    return job->n_choices ? names[job->choices[0].finish] : "ok";
-}
-
-static void end_job(ig_serve *s, ig_serve_job *job, enum MHD_RequestTerminationCode how) {
-    uint64_t us = (ig_clock_ns() - job->started_ns) / 1000;
+static void end_job(ig_serve_conn *c, bool sent) {
+    ig_serve *s = c->s;
+    ig_serve_job *job = c->job;
+    ig_serve_log_finished(c, job, sent);
     if (job->n_choices) {
-        int n_prompt = 0, n_cached = 0, n_tokens = 0;
-        for (int i = 0; i < job->n_choices; i++) {
-            ig_gen_stats st = ig_gen_stats_of(job->choices[i].gen);
-            n_prompt += st.n_prompt;
-            n_cached += st.n_cached;
-            n_tokens += job->choices[i].n_seen;
-        }
-        ig_log(IG_LOG_INFO, "generate id=%s stream=%d prompt=%d cached=%d tokens=%d end=%s ms=%llu", job->id,
-               job->req.stream, n_prompt, n_cached, n_tokens, outcome(job, how),
-               (unsigned long long)(us / 1000));
-        uint64_t mean = atomic_load(&s->mean_job_us);
+        uint64_t us = (ig_clock_ns() - job->started_ns) / 1000, mean = atomic_load(&s->mean_job_us);
         atomic_store(&s->mean_job_us, mean ? (mean * 7 + us) / 8 : us);
-    } else {
-        ig_log(IG_LOG_DEBUG, "request id=%s end=%s ms=%llu", job->id, outcome(job, how),
-               (unsigned long long)(us / 1000));
     }
     s->body_used_bytes -= job->body_reserved_bytes;
     if (job->counted) atomic_fetch_sub(&s->n_jobs, 1);
     ig_serve_job_free(job);
+    c->job = NULL;
 }
 
 static void on_completed(void *cls, struct MHD_Connection *m, void **context,
                          enum MHD_RequestTerminationCode how) {
-    ig_serve *s = cls;
+    (void)cls;
     ig_serve_conn *c = *context;
     if (!c) return;
     *context = NULL;
-    if (c->job) {
-        end_job(s, c->job, how);
-        c->job = NULL;
-    }
+    if (c->job) end_job(c, how == MHD_REQUEST_TERMINATED_COMPLETED_OK);
+    c->route = NULL; /* the next request may break before it has a line */
+    c->request_id[0] = 0;
     atomic_store(&c->waits, false);
     if (how == MHD_REQUEST_TERMINATED_COMPLETED_OK) {
         MHD_set_connection_option(m, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)IDLE_TIMEOUT_S);
@@ -381,21 +375,44 @@ fail:
     return st;
 }
 
-/* Two descriptors a connection. A lower limit lowers the number of connections, it does not fail. */
-static int fit_connections(int wanted) {
+/* Shares of `limit` descriptors: two for each connection, two for each one beyond the maximum (it is answered
+ * 503), one for each that lingers. Where the limit is low all three are, and below FDS_LEAST nothing can be
+ * served. */
+ig_serve_room ig_serve_room_for(uint64_t limit, int wanted) {
+    ig_serve_room full = {wanted, CONNECTIONS_SPARE, LINGER_SPARE};
+    if (limit >= 2 * ((uint64_t)wanted + CONNECTIONS_SPARE) + LINGER_SPARE + FDS_OTHER) return full;
+    if (limit < FDS_LEAST) return (ig_serve_room){0};
+    int share = (int)limit - FDS_PROCESS; /* the full room fits an int, so less than it does */
+    ig_serve_room r = {share / 4, share / 16, share / 4};
+    if (r.connections > full.connections) r.connections = full.connections;
+    if (r.spare > full.spare) r.spare = full.spare;
+    if (r.linger > full.linger) r.linger = full.linger;
+    return r;
+}
+
+/* A lower limit of open files lowers the number of connections. */
+static ig_status fit_connections(ig_serve *s, ig_err *err) {
+    int wanted = s->config.connections_max;
+    uint64_t limit = UINT64_MAX;
     struct rlimit lim;
-    rlim_t need = (rlim_t)(2 * (wanted + CONNECTIONS_SPARE) + LINGER_SPARE + FDS_OTHER);
-    if (getrlimit(RLIMIT_NOFILE, &lim) != 0) return wanted;
-    if (lim.rlim_cur < need) {
-        lim.rlim_cur = lim.rlim_max < need ? lim.rlim_max : need;
-        setrlimit(RLIMIT_NOFILE, &lim);
-        getrlimit(RLIMIT_NOFILE, &lim);
+    if (getrlimit(RLIMIT_NOFILE, &lim) == 0) {
+        rlim_t need = (rlim_t)(2 * (wanted + CONNECTIONS_SPARE) + LINGER_SPARE + FDS_OTHER);
+        if (lim.rlim_cur < need) {
+            lim.rlim_cur = lim.rlim_max < need ? lim.rlim_max : need;
+            setrlimit(RLIMIT_NOFILE, &lim);
+            getrlimit(RLIMIT_NOFILE, &lim);
+        }
+        limit = lim.rlim_cur;
     }
-    if (lim.rlim_cur >= need) return wanted;
-    int fit = ((int)lim.rlim_cur - LINGER_SPARE - FDS_OTHER) / 2 - CONNECTIONS_SPARE;
-    if (fit < 16) fit = 16;
-    ig_log(IG_LOG_WARN, "serve.connections wanted=%d fit=%d reason=\"limit of open files\"", wanted, fit);
-    return fit < wanted ? fit : wanted;
+    s->room = ig_serve_room_for(limit, wanted);
+    if (!s->room.connections)
+        return ig_fail(err, IG_EIO,
+                       "this process may open %llu files; the server needs %d or more (ulimit -n)",
+                       (unsigned long long)limit, FDS_LEAST);
+    if (s->room.connections < wanted)
+        ig_log(IG_LOG_WARN, "connections wanted=%d fit=%d reason=\"limit of open files\"", wanted,
+               s->room.connections);
+    return IG_OK;
 }
 
 /* Same numbers, same weights, same file: then the same request with the same seed gives the same tokens. */
@@ -419,7 +436,7 @@ static void release_all(ig_serve *s) {
 }
 
 static ig_status make_table(ig_serve *s, ig_err *err) {
-    s->n_conns = s->connections_max + CONNECTIONS_SPARE + LINGER_SPARE;
+    s->n_conns = s->room.connections + s->room.spare + s->room.linger;
     s->conns = calloc((size_t)s->n_conns, sizeof *s->conns);
     if (!s->conns) return ig_fail(err, IG_ELIMIT, "no memory for %d connections", s->n_conns);
     ig_status st = ig_queue_make(&s->free_slots, s->n_conns, sizeof(int), err);
@@ -463,13 +480,13 @@ ig_status ig_serve_start(ig_serve **out, const ig_serve_config *config, ig_engin
     s->started_ns = ig_clock_ns();
     s->body_budget_bytes = 2 * (uint64_t)config->body_max_bytes;
     if (s->body_budget_bytes < BODIES_MAX_BYTES) s->body_budget_bytes = BODIES_MAX_BYTES;
-    s->connections_max = fit_connections(config->connections_max);
     make_fingerprint(s);
 
     /* Signals are for the caller's thread. */
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
+    if ((st = fit_connections(s, err)) != IG_OK) goto fail;
     if ((st = listen_on(config, &fd, &s->port, err)) != IG_OK) goto fail;
     if ((st = make_table(s, err)) != IG_OK) goto fail;
     if ((st = ig_serve_watch_start(&s->watch, s, err)) != IG_OK) goto fail;
@@ -477,7 +494,7 @@ ig_status ig_serve_start(ig_serve **out, const ig_serve_config *config, ig_engin
     s->daemon = MHD_start_daemon(
         MHD_USE_EPOLL | MHD_USE_INTERNAL_POLLING_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0,
         NULL, NULL, on_request, s, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)(s->connections_max + CONNECTIONS_SPARE),
+        MHD_OPTION_CONNECTION_LIMIT, (unsigned)(s->room.connections + s->room.spare),
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)POOL_BYTES, MHD_OPTION_CONNECTION_MEMORY_INCREMENT,
         (size_t)POOL_STEP_BYTES, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_TIMEOUT_S,
         MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_NOTIFY_CONNECTION, on_connection, s,

@@ -35,6 +35,7 @@ bool ig_serve_get_number(yyjson_val *obj, const char *key, double lo, double hi,
                          ig_http_error *e);
 bool ig_serve_get_int(yyjson_val *obj, const char *key, int64_t lo, int64_t hi, int64_t *out,
                       ig_http_error *e);
+bool ig_serve_token_id(yyjson_val *v, uint64_t *out); /* 32 bits; 7.0 is 7 */
 bool ig_serve_get_string(yyjson_val *obj, const char *key, ig_slice *out, ig_http_error *e);
 
 /* A JSON string with its quotes. Bytes that are not UTF-8 become U+FFFD. */
@@ -115,6 +116,7 @@ typedef struct ig_serve_choice {
     ig_stop *stop;
     ig_finish finish;                      /* ours: a stop string ends before the engine does */
     int stopped_by;                        /* index in req.stops, or -1 */
+    int max_tokens;                        /* as the engine was told */
     int n_seen;                            /* tokens consumed; all of them are counted in usage */
     ig_buf text;                           /* released, and when streaming not sent yet */
     size_t n_chars;                        /* characters decoded so far, for text_offset */
@@ -127,9 +129,10 @@ typedef struct ig_serve_choice {
 typedef struct ig_serve_job {
     ig_serve *s;
     ig_serve_kind kind;
-    char id[48];
+    char id[48]; /* the client sees it in every answer */
     int64_t created_s;
-    uint64_t started_ns;
+    uint64_t started_ns, submitted_ns; /* 0: the engine has not got it yet */
+    bool cancelled;                    /* by somebody else's request; net thread */
     ig_buf body;
     size_t body_reserved_bytes;
 
@@ -218,6 +221,7 @@ typedef struct ig_serve_conn {
     const ig_serve_route *route;
     ig_serve_job *job;
     ig_http_error refusal; /* status 0: none */
+    int status;            /* of the answer, once there is one */
     uint64_t upload_bytes; /* Content-Length; MHD_SIZE_UNKNOWN: chunked */
     char request_id[65];
     char origin[256]; /* allowed cross origin: CORS headers go out; "": none */
@@ -249,9 +253,12 @@ void ig_serve_watch_wake_all(ig_serve_watch *w);
 void ig_serve_ring(void *slot);
 void *ig_serve_ring_slot(ig_serve_watch *w, int index);
 
+/* Net thread: answers on the socket, where MHD takes no answer; MHD_NO, which ends the connection. */
+enum MHD_Result ig_serve_answer_raw(ig_serve_conn *c, const ig_http_error *e);
+
 /* ---- route.c ------------------------------------------------------------------------------------------- */
 
-enum { IG_GET = 1, IG_POST = 2, IG_HEAD = 4, IG_OPTIONS = 8, IG_OTHER_METHOD = 16 };
+enum { IG_GET = 1, IG_POST = 2, IG_HEAD = 4, IG_OPTIONS = 8, IG_DELETE = 16, IG_OTHER_METHOD = 32 };
 
 struct ig_serve_route {
     const char *path;
@@ -259,7 +266,7 @@ struct ig_serve_route {
     unsigned methods;
     bool open;          /* no key asked */
     ig_serve_kind kind; /* of a POST */
-    enum MHD_Result (*get)(ig_serve_conn *c);
+    enum MHD_Result (*run)(ig_serve_conn *c); /* of all others */
 };
 
 unsigned ig_serve_method(const char *name);
@@ -279,20 +286,46 @@ ig_serve_origin ig_serve_origin_of(const char *origin, const char *host, const c
                                    const char *const *listed);
 bool ig_serve_key_allowed(const char *const *keys, const char *authorization, const char *x_api_key);
 bool ig_serve_request_id_valid(const char *id);
+void ig_serve_make_request_id(ig_serve_conn *c);
 
 /* Host, Origin, key, method, path, length, type: everything that headers decide. Fills c->route. */
 bool ig_serve_admit(ig_serve_conn *c, const char *url, const char *method, ig_http_error *e);
 const char *ig_serve_header(ig_serve_conn *c, const char *name); /* NULL: absent */
+
+/* ---- requests.c ---------------------------------------------------------------------------------------- */
+
+enum MHD_Result ig_serve_get_requests(ig_serve_conn *c);
+enum MHD_Result ig_serve_delete_request(ig_serve_conn *c);                   /* c->arg names it */
+void ig_serve_log_accepted(const ig_serve_conn *c, const ig_serve_job *job); /* prep thread */
+void ig_serve_log_refused(const ig_serve_conn *c, const ig_http_error *e);   /* before there was a job */
+void ig_serve_log_finished(const ig_serve_conn *c, const ig_serve_job *job, bool sent);
+
+/* ---- mhd_errors.c -------------------------------------------------------------------------------------- */
+
+enum MHD_Result ig_serve_queue(struct MHD_Connection *m, int status,
+                               struct MHD_Response *r); /* MHD's, for us */
+
+/* ---- route.c: answers ---------------------------------------------------------------------------------- */
 
 /* Takes the bytes of *body. content_type NULL: JSON. */
 struct MHD_Response *ig_serve_response(ig_buf *body, const char *content_type);
 /* Adds what every answer carries, queues, gives the response up. */
 enum MHD_Result ig_serve_send(ig_serve_conn *c, int status, struct MHD_Response *r);
 enum MHD_Result ig_serve_send_error(ig_serve_conn *c, const ig_http_error *e);
+/* Sends what was built, or 500 when it did not fit in memory. */
+enum MHD_Result ig_serve_send_json(ig_serve_conn *c, bool built, ig_buf *body);
 enum MHD_Result ig_serve_get_page(ig_serve_conn *c);
 enum MHD_Result ig_serve_send_options(ig_serve_conn *c);
 
 /* ---- the server ---------------------------------------------------------------------------------------- */
+
+/* http.c: how many connections `limit` open files allow; 0: none. */
+typedef struct ig_serve_room {
+    int connections; /* more are answered 503 */
+    int spare;       /* still accepted, for that answer */
+    int linger;      /* closed by us, and read away until the peer closes too */
+} ig_serve_room;
+ig_serve_room ig_serve_room_for(uint64_t limit, int wanted);
 
 struct ig_serve {
     ig_serve_config config;
@@ -307,7 +340,8 @@ struct ig_serve {
     int n_ctx, n_vocab;
 
     ig_serve_conn *conns; /* [n_conns] */
-    int n_conns, connections_max;
+    int n_conns;
+    ig_serve_room room;
     ig_queue *free_slots; /* of int: indexes of conns */
     _Atomic int n_open;
     _Atomic int n_jobs; /* POSTs between their last body byte and the end of their answer */

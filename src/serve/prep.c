@@ -128,11 +128,14 @@ static bool ids_to_tokens(ig_serve_job *job, yyjson_val *ids, ig_tokens *out, co
     size_t i, n;
     yyjson_val *id;
     yyjson_arr_foreach(ids, i, n, id) {
-        if (yyjson_get_uint(id) >= (uint64_t)job->s->n_vocab)
+        uint64_t value = 0;
+        bool is_id = ig_serve_token_id(id, &value);
+        ig_assert(is_id); /* the parser has looked at all of them */
+        if (value >= (uint64_t)job->s->n_vocab)
             return ig_serve_refuse(&job->error, "invalid_value", param,
                                    "%s: token id %llu, the vocabulary has %d", param,
-                                   (unsigned long long)yyjson_get_uint(id), job->s->n_vocab);
-        if (!ig_tokens_add(out, (uint32_t)yyjson_get_uint(id)))
+                                   (unsigned long long)value, job->s->n_vocab);
+        if (!ig_tokens_add(out, (uint32_t)value))
             return ig_serve_refuse(&job->error, "server_error", NULL, "no memory for this request");
     }
     return true;
@@ -200,6 +203,7 @@ static bool submit(ig_serve_conn *c, ig_serve_job *job, int index, const ig_toke
         .notify = ig_serve_ring,
         .notify_ud = ig_serve_ring_slot(s->watch, c->index),
     };
+    choice->max_tokens = params.max_tokens;
     choice->detok = ig_detok_init(s->tokenizer);
     if (r->n_stops && ig_stop_make(&choice->stop, r->stops, r->n_stops, &err) != IG_OK)
         return ig_serve_refuse(&job->error, "invalid_value", "stop", "%.400s", err.msg);
@@ -232,6 +236,8 @@ static bool start(ig_serve_prep *p, ig_serve_conn *c, ig_serve_job *job) {
         if (!ok) return false; /* those that were submitted are cancelled with the job */
     }
     job->n_choices = n;
+    job->submitted_ns = ig_clock_ns();
+    ig_serve_log_accepted(c, job);
     return true;
 }
 

@@ -36,7 +36,8 @@ enum MHD_Result ig_serve_send(ig_serve_conn *c, int status, struct MHD_Response 
                                 "x-request-id, x-ingle-seed, retry-after");
     }
     if (atomic_load(&c->s->draining)) MHD_add_response_header(r, "Connection", "close");
-    enum MHD_Result ok = MHD_queue_response(c->mhd, (unsigned)status, r);
+    c->status = status;
+    enum MHD_Result ok = ig_serve_queue(c->mhd, status, r);
     MHD_destroy_response(r);
     return ok;
 }
@@ -58,12 +59,11 @@ enum MHD_Result ig_serve_send_error(ig_serve_conn *c, const ig_http_error *e) {
         ig_serve_allow_header(c->route, text, sizeof text);
         MHD_add_response_header(r, "Allow", text);
     }
-    ig_log(IG_LOG_DEBUG, "refused request=%s status=%d code=%s", c->request_id, e->status, e->code);
+    if (!c->job) ig_serve_log_refused(c, e); /* else the line of its end says it */
     return ig_serve_send(c, e->status, r);
 }
 
-/* Sends what was built, or 500 when it did not fit in memory. */
-static enum MHD_Result send_json(ig_serve_conn *c, bool built, ig_buf *body) {
+enum MHD_Result ig_serve_send_json(ig_serve_conn *c, bool built, ig_buf *body) {
     struct MHD_Response *r = built ? ig_serve_response(body, NULL) : NULL;
     if (r) return ig_serve_send(c, 200, r);
     ig_buf_free(body);
@@ -94,7 +94,7 @@ static enum MHD_Result get_health(ig_serve_conn *c) {
     ig_buf body = ig_buf_init(256);
     bool draining = atomic_load(&c->s->draining);
     if (!ig_buf_add_str(&body, draining ? "{\"status\": \"shutting_down\"}" : "{\"status\": \"ok\"}"))
-        return send_json(c, false, &body);
+        return ig_serve_send_json(c, false, &body);
     struct MHD_Response *r = ig_serve_response(&body, NULL);
     if (!r) return MHD_NO;
     if (draining) MHD_add_response_header(r, "Retry-After", "5");
@@ -117,7 +117,7 @@ static enum MHD_Result get_models(ig_serve_conn *c) {
     ig_buf body = ig_buf_init(16384);
     bool ok = ig_buf_add_str(&body, "{\"object\":\"list\",\"data\":[") && put_model(c->s, &body) &&
               ig_buf_add_str(&body, "]}");
-    return send_json(c, ok, &body);
+    return ig_serve_send_json(c, ok, &body);
 }
 
 static enum MHD_Result get_model(ig_serve_conn *c) {
@@ -127,7 +127,7 @@ static enum MHD_Result get_model(ig_serve_conn *c) {
         ig_serve_refuse(&e, "model_not_found", "model", "there is no model %.100s here", c->arg);
         return ig_serve_send_error(c, &e);
     }
-    return send_json(c, put_model(c->s, &body), &body);
+    return ig_serve_send_json(c, put_model(c->s, &body), &body);
 }
 
 static enum MHD_Result get_stats(ig_serve_conn *c) {
@@ -187,7 +187,7 @@ static enum MHD_Result get_stats(ig_serve_conn *c) {
                     (unsigned long long)(atomic_load(&s->last_ttft_us) / 1000),
                     (double)atomic_load(&s->last_prefill_mtps) / 1000,
                     (double)atomic_load(&s->last_decode_mtps) / 1000);
-    return send_json(c, ok, &body);
+    return ig_serve_send_json(c, ok, &body);
 }
 
 static enum MHD_Result get_v1(ig_serve_conn *c);
@@ -195,7 +195,7 @@ static enum MHD_Result get_v1(ig_serve_conn *c);
 /* ---- the table ----------------------------------------------------------------------------------------- */
 
 #define GET(p, fn, is_open)                                                                                  \
-    { .path = p, .methods = IG_GET | IG_HEAD, .open = is_open, .get = fn }
+    { .path = p, .methods = IG_GET | IG_HEAD, .open = is_open, .run = fn }
 #define POST(p, k)                                                                                           \
     { .path = p, .methods = IG_POST, .kind = k }
 
@@ -205,7 +205,11 @@ static const ig_serve_route routes[] = {
     GET("/stats", get_stats, false),
     GET("/v1", get_v1, false),
     GET("/v1/models", get_models, false),
-    {.path = "/v1/models/", .is_prefix = true, .methods = IG_GET | IG_HEAD, .get = get_model},
+    GET("/api/requests", ig_serve_get_requests, false),
+    GET("/v1/requests", ig_serve_get_requests, false),
+    {.path = "/api/requests/", .is_prefix = true, .methods = IG_DELETE, .run = ig_serve_delete_request},
+    {.path = "/v1/requests/", .is_prefix = true, .methods = IG_DELETE, .run = ig_serve_delete_request},
+    {.path = "/v1/models/", .is_prefix = true, .methods = IG_GET | IG_HEAD, .run = get_model},
     POST("/v1/chat/completions", IG_SERVE_CHAT),
     POST("/chat/completions", IG_SERVE_CHAT),
     POST("/v1/chat/completions/input_tokens", IG_SERVE_COUNT),
@@ -224,16 +228,23 @@ static enum MHD_Result get_v1(ig_serve_conn *c) {
               ig_serve_put_cstr(&body, c->s->config.version) && ig_buf_add_str(&body, ",\"model\":") &&
               ig_serve_put_cstr(&body, c->s->config.model_id) && ig_buf_add_str(&body, ",\"endpoints\":[");
     for (int i = 0; ok && i < N_ROUTES; i++)
-        ok = ig_buf_addf(&body, "%s\"%s %s%s\"", i ? "," : "", routes[i].methods & IG_POST ? "POST" : "GET",
+        ok = ig_buf_addf(&body, "%s\"%s %s%s\"", i ? "," : "",
+                         routes[i].methods & IG_POST     ? "POST"
+                         : routes[i].methods & IG_DELETE ? "DELETE"
+                                                         : "GET",
                          routes[i].path, routes[i].is_prefix ? "{id}" : "");
-    return send_json(c, ok && ig_buf_add_str(&body, "]}"), &body);
+    return ig_serve_send_json(c, ok && ig_buf_add_str(&body, "]}"), &body);
 }
 
 unsigned ig_serve_method(const char *name) {
     static const struct {
         const char *name;
         unsigned bit;
-    } methods[] = {{"GET", IG_GET}, {"POST", IG_POST}, {"HEAD", IG_HEAD}, {"OPTIONS", IG_OPTIONS}};
+    } methods[] = {{"GET", IG_GET},
+                   {"POST", IG_POST},
+                   {"HEAD", IG_HEAD},
+                   {"OPTIONS", IG_OPTIONS},
+                   {"DELETE", IG_DELETE}};
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++)
         if (!strcmp(name, methods[i].name)) return methods[i].bit;
     return IG_OTHER_METHOD;
@@ -255,8 +266,8 @@ const ig_serve_route *ig_serve_route_find(const char *path, const char **arg) {
 }
 
 void ig_serve_allow_header(const ig_serve_route *r, char *out, size_t n) {
-    snprintf(out, n, "%s%s, OPTIONS", r->methods & IG_GET ? "GET, HEAD" : "",
-             r->methods & IG_POST ? "POST" : "");
+    snprintf(out, n, "%s%s%s, OPTIONS", r->methods & IG_GET ? "GET, HEAD" : "",
+             r->methods & IG_POST ? "POST" : "", r->methods & IG_DELETE ? "DELETE" : "");
 }
 
 /* ---- who may call -------------------------------------------------------------------------------------- */
@@ -384,6 +395,7 @@ static bool check_framing(ig_serve_conn *c, const struct header_sums *h, ig_http
     const char *length = ig_serve_header(c, "Content-Length"),
                *coding = ig_serve_header(c, "Transfer-Encoding");
     c->upload_bytes = coding ? MHD_SIZE_UNKNOWN : length ? strtoull(length, NULL, 10) : 0;
+    if (!coding && c->upload_bytes == MHD_SIZE_UNKNOWN) c->upload_bytes--; /* a length all the same */
     if (h->n_length + h->n_coding > 1)
         return ig_serve_refuse(e, "invalid_request", NULL,
                                "Content-Length and Transfer-Encoding: exactly one of them, and once");
@@ -423,12 +435,16 @@ static bool check_type(ig_serve_conn *c, ig_http_error *e) {
     return ig_serve_refuse(e, "unsupported_media_type", NULL, "Content-Type must be application/json");
 }
 
+void ig_serve_make_request_id(ig_serve_conn *c) {
+    snprintf(c->request_id, sizeof c->request_id, "req-%016llx", (unsigned long long)ig_rng_fresh_seed());
+}
+
 static void take_request_id(ig_serve_conn *c) {
     const char *given = ig_serve_header(c, "x-request-id");
     if (given && ig_serve_request_id_valid(given))
         snprintf(c->request_id, sizeof c->request_id, "%s", given);
     else
-        snprintf(c->request_id, sizeof c->request_id, "req-%016llx", (unsigned long long)ig_rng_fresh_seed());
+        ig_serve_make_request_id(c);
 }
 
 bool ig_serve_admit(ig_serve_conn *c, const char *url, const char *method_name, ig_http_error *e) {
@@ -456,8 +472,8 @@ bool ig_serve_admit(ig_serve_conn *c, const char *url, const char *method_name, 
                                "a valid API key is needed: Authorization: Bearer KEY");
     if (method != IG_OPTIONS && !(method & c->route->methods))
         return ig_serve_refuse(e, "method_not_allowed", NULL, "%.20s is not allowed here", method_name);
-    if (atomic_load(&c->s->n_open) > c->s->connections_max && c->route->get != get_health) {
-        ig_serve_refuse(e, "overloaded", NULL, "more than %d connections", c->s->connections_max);
+    if (atomic_load(&c->s->n_open) > c->s->room.connections && c->route->run != get_health) {
+        ig_serve_refuse(e, "overloaded", NULL, "more than %d connections", c->s->room.connections);
         e->retry_after_s = 1;
         return false;
     }

@@ -84,3 +84,29 @@ TEST(paths_lead_to_routes) {
         "", "/v1/chat", "/v1/chat/completionsx", "/v2/models", "/health/x", "/..", "/V1/models", NULL};
     for (size_t i = 0; none[i]; i++) CHECK_MSG(!ig_serve_route_find(none[i], &arg), "%s", none[i]);
 }
+
+TEST(connections_fit_the_limit_of_open_files_or_none_is_served) {
+    for (int limit = 0; limit < 4000; limit++)
+        for (int wanted = 1; wanted <= 1024; wanted = wanted * 3 + 1) {
+            ig_serve_room r = ig_serve_room_for((uint64_t)limit, wanted);
+            CHECK(r.connections >= 0 && r.connections <= wanted && (r.connections > 0) == (limit >= 64));
+            if (!r.connections) continue;
+            CHECK(2 * (r.connections + r.spare) + r.linger + 32 <= limit && r.spare > 0 && r.linger > 0);
+        }
+    ig_serve_room r = ig_serve_room_for(UINT64_MAX, 512);
+    CHECK(r.connections == 512 && r.spare == 64 && r.linger == 256);
+    CHECK(ig_serve_room_for(1024, 512).connections >= 200); /* the usual limit of a shell */
+    CHECK(ig_serve_room_for(16, 512).connections == 0);
+}
+
+TEST(a_request_is_cancelled_under_either_path) {
+    const char *arg;
+    char allow[64];
+    CHECK(ig_serve_method("DELETE") == IG_DELETE);
+    const ig_serve_route *r = ig_serve_route_find("/api/requests/chatcmpl-1", &arg);
+    CHECK(r && r->methods == IG_DELETE && !strcmp(arg, "chatcmpl-1") && !r->open);
+    ig_serve_allow_header(r, allow, sizeof allow);
+    CHECK(!strcmp(allow, "DELETE, OPTIONS"));
+    CHECK(ig_serve_route_find("/v1/requests/x", &arg) && ig_serve_route_find("/v1/requests/", &arg)->run);
+    CHECK(ig_serve_route_find("/v1/requests", &arg)->methods == (IG_GET | IG_HEAD) && !arg);
+}

@@ -28,6 +28,7 @@ typedef struct ig_serve_config {
     int connections_max;         /* 512 */
     int sse_ping_s;              /* 15 */
     int drain_timeout_s;         /* 10 */
+    int queue_timeout_s;         /* 600: longest wait for a place; 0: no limit */
     int default_max_tokens;      /* 0: what fits */
     ig_sampling sampling;        /* defaults of a request that does not say */
     bool seed_fixed;             /* sampling.seed for every request (tests) */

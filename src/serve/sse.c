@@ -10,12 +10,7 @@
 
 #include "serve/inside.h"
 
-enum {
-    OUT_PAUSE_BYTES = 64 * 1024,
-    OUT_MAX_BYTES = 4 * 1024 * 1024,
-    TEXT_MAX_BYTES = 64 * 1024 * 1024,
-    QUEUE_TIMEOUT_S = 600
-};
+enum { OUT_PAUSE_BYTES = 64 * 1024, OUT_MAX_BYTES = 4 * 1024 * 1024, TEXT_MAX_BYTES = 64 * 1024 * 1024 };
 
 /* ---- jobs ---------------------------------------------------------------------------------------------- */
 
@@ -149,6 +144,7 @@ static bool fail_memory(ig_serve_job *job) {
 static bool step(ig_serve_job *job, int index, bool *moved) {
     ig_serve_choice *c = &job->choices[index];
     if (c->finish_sent) return true;
+    if (job->cancelled && c->finish == IG_FINISH_NONE) stop_here(c, -1);
     ig_finish engine = ig_gen_finish(c->gen); /* before the count: final once this is set */
     if (c->finish == IG_FINISH_NONE && c->n_seen < ig_gen_n_tokens(c->gen)) {
         if (!take_token(job, c)) return fail_memory(job);
@@ -178,13 +174,14 @@ static bool step(ig_serve_job *job, int index, bool *moved) {
 
 static void check_waiting(ig_serve_job *job) {
     ig_http_error e;
+    int timeout_s = job->s->config.queue_timeout_s;
     if (atomic_load(&job->s->ending)) {
         ig_serve_refuse(&e, "shutting_down", NULL, "the server is shutting down");
         e.retry_after_s = 5;
         fail(job, &e);
-    } else if (ig_gen_state_of(job->choices[0].gen) == IG_GEN_QUEUED &&
-               ig_clock_ns() - job->started_ns > QUEUE_TIMEOUT_S * 1000000000ull) {
-        ig_serve_refuse(&e, "queue_timeout", NULL, "no place became free in %d seconds", QUEUE_TIMEOUT_S);
+    } else if (ig_gen_state_of(job->choices[0].gen) == IG_GEN_QUEUED && timeout_s > 0 &&
+               ig_clock_ns() - job->started_ns > (uint64_t)timeout_s * 1000000000u) {
+        ig_serve_refuse(&e, "queue_timeout", NULL, "no place became free in %d seconds", timeout_s);
         e.retry_after_s = ig_serve_retry_after_s(job->s);
         fail(job, &e);
     }

@@ -40,6 +40,7 @@ static const struct {
     {"generation_failed", 500, "server_error"},
     {"server_error", 500, "server_error"},
     {"not_supported", 501, "not_supported_error"},
+    {"http_version_not_supported", 505, "invalid_request_error"},
     {"shutting_down", 503, "unavailable_error"},
     {"overloaded", 503, "unavailable_error"},
     {"queue_timeout", 503, "unavailable_error"},
@@ -132,6 +133,16 @@ bool ig_serve_get_int(yyjson_val *obj, const char *key, int64_t lo, int64_t hi, 
         return ig_serve_refuse(e, "invalid_value", key, "%s is %lld; it must be between %lld and %lld", key,
                                (long long)x, (long long)lo, (long long)hi);
     *out = x;
+    return true;
+}
+
+bool ig_serve_token_id(yyjson_val *v, uint64_t *out) {
+    double d = yyjson_is_real(v) ? yyjson_get_real(v) : 0;
+    if (!(d >= 0 && d <= UINT32_MAX) || d != floor(d) || !(yyjson_is_uint(v) || yyjson_is_real(v)))
+        return false;
+    uint64_t id = yyjson_is_real(v) ? (uint64_t)d : yyjson_get_uint(v);
+    if (id > UINT32_MAX) return false;
+    *out = id;
     return true;
 }
 

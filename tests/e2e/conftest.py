@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -89,11 +90,12 @@ ENDLESS = "What is the capital of France?"
 
 
 class Server:
-    def __init__(self, *flags, env=None):
+    def __init__(self, *flags, env=None, limit_files=None):
         command = [program_path(), "serve", "--port", "0", *flags, model_path()]
         self.log = []
+        few = limit_files and (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit_files, limit_files)))
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                        env={**os.environ, **(env or {})})
+                                        env={**os.environ, **(env or {})}, preexec_fn=few)
         self.pid = self.process.pid
         threading.Thread(target=self._read_log, daemon=True).start()
         alarm = threading.Timer(START_S, self.process.kill)

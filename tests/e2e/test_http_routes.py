@@ -94,7 +94,7 @@ def test_refusals(server, what):
         assert a.headers["allow"]
 
 
-# These the HTTP library answers by itself, with a page of its own; the status and the close are ours to check.
+# These the HTTP library answers by itself; the body is made ours (src/serve/mhd_errors.c).
 BROKEN = [
     (b"GARBAGE\r\n\r\n", 400), (b"GET /health HTTP/2.0\r\nHost: localhost\r\n\r\n", 505), (b"GET /health HTTP/1.1\r\n\r\n", 400),
     (b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: +5\r\n\r\nabcde", 400),
@@ -107,11 +107,24 @@ BROKEN = [
 ]
 
 
+CODES = {400: ["invalid_request"], 413: ["request_too_large"], 414: ["uri_too_long"], 431: ["headers_too_large"],
+         505: ["http_version_not_supported"]}
+
+
 @pytest.mark.parametrize("data,status", BROKEN, ids=range(len(BROKEN)))
 def test_broken_requests_get_a_status_and_a_close(server, canary, data, status):
     a = server.raw(data, until_close=True)
-    assert a is None or (a.status == status and a.closed)  # None: reset before the answer was read
+    if a is not None:  # else the connection was reset before the answer was read
+        assert a.status == status and a.closed and error(a)["code"] in CODES[status] and a.headers["x-request-id"]
+    else:
+        assert len(data) > 60000 or b" HTTP/" not in data  # what is no request line at all is closed without a word
     assert server.alive()
+
+
+def test_a_length_of_any_size_is_refused_before_the_body(server):
+    for length in ("18446744073709551615", "18446744073709551614", "9223372036854775808", "4294967296"):
+        a = server.request("POST", CHAT, [("Content-Length", length)], until_close=True)
+        assert (a.status, error(a)["code"], a.closed) == (413, "request_too_large", True), length
 
 
 HOSTS = [("localhost", 200), ("LOCALHOST:99", 200), ("127.0.0.1", 200), ("[::1]:8080", 200), ("evil.example", 403),
@@ -230,6 +243,39 @@ def test_http_1_0_and_expect_continue_and_chunked_bodies(server):
     assert a.status == 200 and not a.closed
     a = server.request("GET", "/health", [], b"a body that nobody needs")
     assert a.status == 200 and not a.closed
+
+
+def test_parameters_are_named_on_the_route_that_was_asked(server):
+    a = server.post("/detokenize", {"tokens": [1, "a"]}).json()["error"]
+    assert a["param"] == "tokens" and "tokens: element 1" in a["message"]
+    assert server.post("/detokenize", {"tokens": [1.0, 2]}).json() == server.post("/detokenize", {"tokens": [1, 2]}).json()
+    text = [server.post("/v1/completions", {"prompt": p, "max_tokens": 3, "temperature": 0}).json()["choices"] for p in ([1.0, 5], [1, 5])]
+    assert text[0] == text[1]
+    a = server.post("/v1/completions", {"prompt": "a", "chat_template_kwargs": {"enable_thinking": True}})
+    assert a.status_code == 400 and a.json()["error"]["param"] == "chat_template_kwargs"
+    a = server.post(CHAT, {"messages": [{"role": "user", "content": "a"}], "seed": 1.5}).json()["error"]
+    assert a["param"] == "seed" and "18446744073709551615" in a["message"]
+
+
+def test_few_open_files_mean_few_connections_or_a_clear_end(start_server):
+    import resource
+    import subprocess
+    from conftest import model_path, program_path
+
+    def run(limit):
+        return subprocess.run([program_path(), "serve", "--port", "0", model_path()], capture_output=True, text=True, timeout=60,
+                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)))
+    for limit in (16, 40):
+        done = run(limit)
+        assert done.returncode == 1 and f"may open {limit} files" in done.stderr and "64" in done.stderr, done.stderr
+    server = start_server(limit_files=64)
+    held = [server.connect() for _ in range(20)]
+    for _ in range(3):
+        assert server.request("GET", "/health").status == 200
+    for s in held:
+        s.close()
+    server.wait_until(lambda: server.stats()["server"]["connections"] <= 2, "they are gone")
+    assert server.chat(max_tokens=1).status_code == 200
 
 
 def test_a_taken_port_and_a_public_address_without_a_key_end_the_program(server):
