@@ -89,6 +89,7 @@ typedef struct ig_command {
     int n_options;
     int n_words_max;      /* at most IG_WORDS_MAX */
     bool env;             /* INGLE_<NAME> stands in for an option that was not given */
+    bool env_all;         /* whatever else begins with INGLE_ is told; else only what is nearly an option */
 } ig_command;
 
 typedef struct ig_words {

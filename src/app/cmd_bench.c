@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { RUNS_MAX = 64, CHUNK_ROWS = 512, BATCH_MAX = 64 };
 
@@ -141,11 +142,24 @@ static double median(double *v, int n, double *spread) {
     return m;
 }
 
+/* One line that is redrawn, for who waits at a terminal; run n_runs takes it away. */
+static void show_progress(int run, int n_runs) {
+    if (!isatty(STDERR_FILENO)) return;
+    if (run < 0)
+        fprintf(stderr, "\rwarming up");
+    else if (run < n_runs)
+        fprintf(stderr, "\rround %d of %d", run + 1, n_runs);
+    else
+        fprintf(stderr, "\r\33[K");
+}
+
 static ig_status measure(bench *b, figures *f, ig_err *err) {
     double v[3][RUNS_MAX], one[3];
     for (int run = -1; run < b->n_runs; run++) { /* -1 warms up and does not count */
         if (ig_signal_seen) return ig_fail(err, IG_ECANCELED, "bench: interrupted");
+        show_progress(run, b->n_runs);
         ig_status st = round_once(b, one, err);
+        if (st || run == b->n_runs - 1) show_progress(b->n_runs, b->n_runs);
         if (st) return st;
         for (int i = 0; run >= 0 && i < 3; i++) v[i][run] = one[i];
     }

@@ -9,10 +9,12 @@ int ig_cmd_chat(int argc, char **argv) {
     ig_repl_options o = {0};
     load.engine.n_slots = 1;
     const ig_option options[] = {
+        {"model", .letter = 'm', .kind = IG_OPT_TEXT, .to = &load.model, .value = "MODEL",
+         .help = "the same as the word MODEL"},
         {"system", .letter = 's', .kind = IG_OPT_TEXT, .to = &o.system, .value = "TEXT",
          .help = "how the model should behave"},
-        {"max-tokens", .letter = 'n', .kind = IG_OPT_INT, .to = &o.max_tokens, .max = 1 << 24,
-         .value = "N", .help = "longest answer (0: what the context leaves)"},
+        {"max-tokens", .letter = 'n', .kind = IG_OPT_INT, .to = &o.max_tokens, .max = 1 << 24, .value = "N",
+         .help = "longest answer (0: what the context leaves)"},
         IG_SAMPLING_OPTIONS(sampling, o.seeded),
         IG_LOAD_OPTIONS(load),
         IG_TEMPLATE_OPTION(load),

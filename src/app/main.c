@@ -50,7 +50,31 @@ static void overview(FILE *to) {
         "options of a verb.\n");
 }
 
+/* Words that people bring along from other programs, and what does the same here. */
+#define FILES "models are files of yours: "
+static const struct {
+    const char *word, *here;
+} elsewhere[] = {
+    {"run", "`ingle chat MODEL` talks in this terminal, `ingle serve MODEL` serves"},
+    {"start", "`ingle serve MODEL` serves"},
+    {"server", "`ingle serve MODEL` serves"},
+    {"cli", "`ingle chat MODEL` talks in this terminal"},
+    {"list", FILES "MODEL is a path, or part of a name in the models folder"},
+    {"ls", FILES "MODEL is a path, or part of a name in the models folder"},
+    {"ps", "a server tells at /api/requests what it is doing, and at /stats how it fares"},
+    {"pull", FILES "download one as you like, then `ingle serve PATH`"},
+    {"get", FILES "download one as you like, then `ingle serve PATH`"},
+    {"download", FILES "download one as you like, then `ingle serve PATH`"},
+    {"rm", FILES "delete one as you like"},
+    {"info", "`ingle show MODEL` describes a model"},
+    {"tokenize", "`ingle tokens TEXT` shows how a text is cut"},
+    {"complete", "`ingle generate MODEL -p TEXT` completes a prompt"},
+};
+
 static int unknown(const char *word) {
+    for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++)
+        if (strcmp(word, elsewhere[i].word) == 0)
+            return ig_app_say(IG_EXIT_USAGE, "there is no verb \"%s\"; %s", word, elsewhere[i].here);
     const char *names[N_VERBS + 2];
     int n = 0;
     for (int i = 0; i < N_VERBS; i++) names[n++] = verbs[i].name;

@@ -233,18 +233,56 @@ static bool take_option(const ig_command *c, int argc, char **argv, int *i, bool
     return set_value(o, label, value);
 }
 
+/* "max-tokens" -> "INGLE_MAX_TOKENS". */
+static void environment_name(char out[NAME_MAX_BYTES + 8], const char *option) {
+    size_t n = (size_t)snprintf(out, NAME_MAX_BYTES + 8, "INGLE_");
+    for (const char *p = option; *p && n < NAME_MAX_BYTES + 7; p++, n++)
+        out[n] = *p == '-' ? '_' : (char)toupper((unsigned char)*p);
+    out[n] = 0;
+}
+
 static bool take_environment(const ig_command *c, const bool *seen) {
     for (int i = 0; i < c->n_options; i++) {
-        const ig_option *o = &c->options[i];
-        char name[NAME_MAX_BYTES + 8] = "INGLE_";
-        size_t n = strlen(name);
-        for (const char *p = o->name; *p && n < sizeof name - 1; p++, n++)
-            name[n] = *p == '-' ? '_' : (char)toupper((unsigned char)*p);
-        name[n] = 0;
+        char name[NAME_MAX_BYTES + 8];
+        environment_name(name, c->options[i].name);
         const char *value = seen[i] ? NULL : getenv(name);
-        if (value && *value && !set_value(o, name, value)) return false;
+        if (value && *value && !set_value(&c->options[i], name, value)) return false;
     }
     return true;
+}
+
+extern char **environ;
+
+/* INGLE_PROT=9000 would be ignored: better said. Other verbs than serve hear only of what is nearly theirs,
+ * since a variable may be meant for serve. */
+static void warn_environment(const ig_command *c) {
+    /* Read by others than option tables: folders below, tests, ./run. */
+    static const char *const others[] = {"INGLE_CACHE", "INGLE_CPU", "INGLE_PROGRAM", "INGLE_BUILD"};
+    enum { MOST = 160, N_OTHERS = sizeof others / sizeof *others };
+    static char own[MOST][NAME_MAX_BYTES + 8];
+    const char *names[MOST + N_OTHERS + 1];
+    int n = 0;
+    for (; n < c->n_options && n < MOST; n++) {
+        environment_name(own[n], c->options[n].name);
+        names[n] = own[n];
+    }
+    for (int i = 0; i < N_OTHERS; i++) names[n++] = others[i];
+    names[n] = NULL;
+    for (char **e = environ; *e; e++) {
+        char name[NAME_MAX_BYTES + 8];
+        size_t len = strcspn(*e, "=");
+        if (strncmp(*e, "INGLE_", 6) != 0 || strncmp(*e, "INGLE_TEST_", 11) == 0 || len >= sizeof name)
+            continue;
+        memcpy(name, *e, len);
+        name[len] = 0;
+        bool known = false;
+        for (int i = 0; i < n && !known; i++) known = strcmp(name, names[i]) == 0;
+        const char *near = known ? NULL : ig_options_nearest(name, names);
+        if (near)
+            ig_app_say(0, "%s in the environment means nothing; did you mean %s?", name, near);
+        else if (!known && c->env_all)
+            ig_app_say(0, "%s in the environment means nothing to %s", name, c->verb);
+    }
 }
 
 bool ig_options_parse(const ig_command *c, int argc, char **argv, ig_words *words, int *exit_code) {
@@ -273,6 +311,7 @@ bool ig_options_parse(const ig_command *c, int argc, char **argv, ig_words *word
             words->v[words->n++] = argv[i];
         }
     }
+    if (c->env) warn_environment(c);
     if (c->env && !take_environment(c, seen)) return false;
     *exit_code = IG_EXIT_OK;
     return true;

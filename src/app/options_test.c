@@ -203,6 +203,49 @@ TEST(the_environment_stands_in_for_options_that_were_not_given) {
     unsetenv("INGLE_FLAG");
 }
 
+/* What is said while the environment holds `name`. */
+static void said_with(const char *name, bool all, char *says, size_t n) {
+    int number = 1, code;
+    const ig_option options[] = {{"max-tokens", .kind = IG_OPT_INT, .to = &number, .min = 1, .max = 9,
+                                  .value = "N", .help = "a count"}};
+    const ig_command c = {.verb = "v",
+                          .words = "",
+                          .summary = "",
+                          .options = options,
+                          .n_options = 1,
+                          .env = true,
+                          .env_all = all};
+    char verb[] = "v", *argv[] = {verb, NULL};
+    ig_words words;
+    capture err;
+    setenv(name, "3", 1);
+    capture_start(&err, STDERR_FILENO);
+    CHECK(ig_options_parse(&c, 1, argv, &words, &code));
+    capture_end(&err);
+    unsetenv(name);
+    snprintf(says, n, "%s", err.text);
+}
+
+TEST(a_variable_that_means_nothing_is_told_with_the_nearest_name) {
+    char says[4096];
+    said_with("INGLE_MAX_TOKEN", false, says, sizeof says);
+    CHECK_MSG(
+        strstr(says, "INGLE_MAX_TOKEN in the environment means nothing; did you mean INGLE_MAX_TOKENS?"),
+        "%s", says);
+    said_with("INGLE_CACH", false, says, sizeof says);
+    CHECK_MSG(strstr(says, "did you mean INGLE_CACHE?"), "%s", says);
+    said_with("INGLE_FROBNICATE", true, says, sizeof says);
+    CHECK_MSG(strstr(says, "INGLE_FROBNICATE in the environment means nothing to v"), "%s", says);
+    static const char *const quiet[] = {"INGLE_MAX_TOKENS", "INGLE_CPU", "INGLE_CACHE", "INGLE_TEST_MODEL"};
+    for (size_t i = 0; i < sizeof quiet / sizeof *quiet; i++) {
+        if (getenv(quiet[i])) continue; /* the tests' own */
+        said_with(quiet[i], true, says, sizeof says);
+        CHECK_MSG(!*says, "%s: %s", quiet[i], says);
+    }
+    said_with("INGLE_FROBNICATE", false, says, sizeof says); /* perhaps meant for another verb */
+    CHECK_MSG(!*says, "%s", says);
+}
+
 TEST(help_shows_every_option_with_its_default) {
     values v = fresh();
     ig_words words;
