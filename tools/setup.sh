@@ -19,7 +19,8 @@ step() {
     say "[$step_number/$N_STEPS] $*"
 }
 
-# quietly COMMAND...: its output goes to the log, its last line is shown every few seconds.
+# quietly COMMAND...: its output goes to the log, its last line is shown every few seconds. It runs beside the
+# shell, because a shell that waits for a command of its own hears no signal before that has ended.
 quietly() {
     (
         seconds=0
@@ -29,13 +30,23 @@ quietly() {
         done
     ) &
     beat=$!
-    trap 'kill "$beat" 2>/dev/null; exit 130' INT TERM
-    "$@" >"$LOG" 2>&1
+    "$@" >"$LOG" 2>&1 &
+    work=$!
+    trap 'interrupted 130' INT
+    trap 'interrupted 143' TERM
+    wait "$work"
     code=$?
     kill "$beat" 2>/dev/null
     wait "$beat" 2>/dev/null
     trap - INT TERM
     return "$code"
+}
+
+interrupted() { # $1: the exit code; make takes its compilers along, and half a file is none
+    trap '' INT TERM
+    kill "$beat" "$work" 2>/dev/null
+    wait "$work" 2>/dev/null
+    exit "$1"
 }
 
 # failed TEXT...: the end of the log, then what to do.

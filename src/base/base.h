@@ -95,8 +95,8 @@ static inline ig_slice ig_slice_of(const char *s) {
 bool ig_slice_eq(ig_slice a, ig_slice b);
 bool ig_slice_eq_str(ig_slice a, const char *s);
 bool ig_slice_utf8_valid(ig_slice s, size_t *bad_at); /* bad_at (may be NULL): offset of the first bad byte */
-/* Bytes of the character at s that a terminal may be shown as it is, or 0: what is no UTF-8, control characters
- * (C0, DEL, C1), line separators, and marks that turn the direction of what follows. n >= 1. */
+/* Bytes of the character at s that a terminal may be shown as it is, or 0: what is no UTF-8, control
+ * characters (C0, DEL, C1), line separators, and marks that turn the direction of what follows. n >= 1. */
 size_t ig_utf8_printable(const char *s, size_t n);
 /* Text from outside becomes text for a terminal, in place: it moves nobody's cursor and, unless newlines are
  * kept, stays one line. Blanks for tabs and newlines, "?" for whatever else is not printable. */
@@ -131,8 +131,8 @@ void ig_tokens_free(ig_tokens *t);
 typedef enum ig_log_level { IG_LOG_DEBUG, IG_LOG_INFO, IG_LOG_WARN, IG_LOG_ERROR } ig_log_level;
 
 /* One line an event on stderr: time, level, then `fmt` written as `event key=value key="two words"`. Any
- * thread. Never a prompt's text, never a key. As JSON the same line is an object: time, level, event, then the
- * keys; a value without quotes that reads as a number is one. */
+ * thread. Never a prompt's text, never a key. As JSON the same line is an object: time, level, event, then
+ * the keys; a value without quotes that reads as a number is one. */
 void ig_log(ig_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void ig_log_set_level(ig_log_level level);
 void ig_log_set_json(bool on);

@@ -3,8 +3,8 @@
  * Threads: any; a line is one write(2), so lines of two threads do not mix.
  * Memory:  the stack; a longer line is cut and ends in "...".
  * Why everything odd is escaped: values hold file names and fields from outside, and a newline or a
- * terminal sequence in one must not forge a line or move the reader's cursor. JSON is made from the text form,
- * so that an event is written down once and both forms say the same. */
+ * terminal sequence in one must not forge a line or move the reader's cursor. JSON is made from the text
+ * form, so that an event is written down once and both forms say the same. */
 #include "base/inside.h"
 
 #include <errno.h>
@@ -41,8 +41,8 @@ static void put_time(char out[TIME_BYTES], int64_t unix_ms) {
     time_t sec = (time_t)(unix_ms / 1000);
     struct tm t = {0};
     gmtime_r(&sec, &t);
-    snprintf(out, TIME_BYTES, "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", t.tm_year + 1900, t.tm_mon + 1, t.tm_mday,
-             t.tm_hour, t.tm_min, t.tm_sec, (int)(unix_ms % 1000));
+    snprintf(out, TIME_BYTES, "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", t.tm_year + 1900, t.tm_mon + 1,
+             t.tm_mday, t.tm_hour, t.tm_min, t.tm_sec, (int)(unix_ms % 1000));
 }
 
 /* ---- text ---------------------------------------------------------------------------------------------- */
@@ -132,10 +132,12 @@ static bool put_member(struct json *j, const char *key, size_t n_key, const char
     return true;
 }
 
-/* The next key=value of the text at *p; false: that is none. A value in quotes ends at the quote before a blank. */
+/* The next key=value of the text at *p; false: that is none. A value in quotes ends at the quote before a
+ * blank. */
 static bool next_pair(const char **p, ig_slice *key, ig_slice *value, bool *quoted) {
     const char *s = *p, *at = s;
-    while ((*at >= 'a' && *at <= 'z') || (*at >= 'A' && *at <= 'Z') || (*at >= '0' && *at <= '9') || *at == '_')
+    while ((*at >= 'a' && *at <= 'z') || (*at >= 'A' && *at <= 'Z') || (*at >= '0' && *at <= '9') ||
+           *at == '_')
         at++;
     if (at == s || *at != '=') return false;
     *key = (ig_slice){s, (size_t)(at - s)};

@@ -22,10 +22,22 @@ TEST(a_line_is_time_level_and_text) {
 }
 
 TEST(a_hostile_value_cannot_forge_a_line) {
-    static const struct { const char *in, *out; } cases[] = {
-        {"a\nb", "a\\nb"},           {"a\r\tb", "a\\r\\tb"},         {"\x1b[2J", "\\x1b[2J"},
-        {"\x7f", "\\x7f"},           {"\xC2\x9B" "2J", "\\xc2\\x9b2J"}, {"na\xC3\xAFve", "na\xC3\xAFve"},
-        {"\xFF\xE2\x82", "\\xff\\xe2\\x82"}, {"\xE2\x80\xAE" "b", "\\xe2\\x80\\xaeb"}, {"\xF0\x9F\x98\x80", "\xF0\x9F\x98\x80"}, {"C:\\n", "C:\\\\n"},
+    static const struct { const char *in, *out;
+    } cases[] = {
+        {"a\nb", "a\\nb"},
+        {"a\r\tb", "a\\r\\tb"},
+        {"\x1b[2J", "\\x1b[2J"},
+        {"\x7f", "\\x7f"},
+        {"\xC2\x9B"
+         "2J",
+         "\\xc2\\x9b2J"},
+        {"na\xC3\xAFve", "na\xC3\xAFve"},
+        {"\xFF\xE2\x82", "\\xff\\xe2\\x82"},
+        {"\xE2\x80\xAE"
+         "b",
+         "\\xe2\\x80\\xaeb"},
+        {"\xF0\x9F\x98\x80", "\xF0\x9F\x98\x80"},
+        {"C:\\n", "C:\\\\n"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char line[256], want[256];
@@ -42,7 +54,9 @@ static void json_of(char *out, size_t cap, const char *text) {
 }
 
 TEST(as_json_a_line_is_an_object_of_the_same_keys_and_values) {
-    static const struct { const char *text, *members; } cases[] = {
+    static const struct {
+        const char *text, *members;
+    } cases[] = {
         {"e", "\"event\":\"e\""},
         {"e n=12 x=-0.5 s=abc", "\"event\":\"e\",\"n\":12,\"x\":-0.5,\"s\":\"abc\""},
         {"e q=\"two words\" n=\"12\" z=", "\"event\":\"e\",\"q\":\"two words\",\"n\":\"12\",\"z\":\"\""},
@@ -87,7 +101,8 @@ TEST(a_json_line_that_is_cut_is_still_an_object) {
             size_t len = ig_log_json_line(line, cap, 0, IG_LOG_ERROR, text);
             int n_quotes = 0;
             for (size_t i = 0; i < len; i++) n_quotes += line[i] == '"';
-            CHECK(len <= cap && memcmp(line + len - 2, "}\n", 2) == 0 && line[cap] == 'Z' && n_quotes % 2 == 0);
+            CHECK(len <= cap && memcmp(line + len - 2, "}\n", 2) == 0 && line[cap] == 'Z' &&
+                  n_quotes % 2 == 0);
         }
 }
 

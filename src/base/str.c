@@ -60,8 +60,8 @@ bool ig_slice_utf8_valid(ig_slice s, size_t *bad_at) {
 /* In UTF-8 all of these are three bytes that begin with E2: U+2028 and U+2029 end lines, U+202A..202E and
  * U+2066..2069 make what follows read backwards, so that a name can look like another. */
 static bool is_separator_or_turn(const uint8_t *s) {
-    return s[0] == 0xE2 && ((s[1] == 0x80 && s[2] >= 0xA8 && s[2] <= 0xAE) ||
-                            (s[1] == 0x81 && s[2] >= 0xA6 && s[2] <= 0xA9));
+    return s[0] == 0xE2 &&
+           ((s[1] == 0x80 && s[2] >= 0xA8 && s[2] <= 0xAE) || (s[1] == 0x81 && s[2] >= 0xA6 && s[2] <= 0xA9));
 }
 
 size_t ig_utf8_printable(const char *s, size_t n) {

@@ -149,16 +149,27 @@ TEST(a_token_list_without_a_bound_grows) {
 }
 
 TEST(calm_text_moves_no_cursor_and_keeps_what_people_write) {
-    static const struct { const char *in, *line, *lines; } cases[] = {
+    static const struct {
+        const char *in, *line, *lines;
+    } cases[] = {
         {"plain \xC3\xA4 \xF0\x9F\x98\x80 \xE2\x82\xAC", NULL, NULL},
         {"a\nb\tc\r", "a b c ", "a\nb c "},
         {"\x1b[2Jx\x7f", "?[2Jx?", "?[2Jx?"},
-        {"\xC2\x9B" "2J", "?2J", "?2J"},                                 /* C1 in UTF-8: one "?" a character */
-        {"\x9B" "2J\xFF", "?2J?", "?2J?"},                               /* and as the bare byte */
-        {"a\xE2\x80\xAE" "fdp.exe", "a?fdp.exe", "a?fdp.exe"},           /* U+202E: reads "exe.pdf" */
+        {"\xC2\x9B"
+         "2J",
+         "?2J", "?2J"}, /* C1 in UTF-8: one "?" a character */
+        {"\x9B"
+         "2J\xFF",
+         "?2J?", "?2J?"}, /* and as the bare byte */
+        {"a\xE2\x80\xAE"
+         "fdp.exe",
+         "a?fdp.exe", "a?fdp.exe"}, /* U+202E: reads "exe.pdf" */
         {"\xE2\x80\xAA\xE2\x81\xA6\xE2\x81\xA9", "???", "???"},
-        {"a\xE2\x80\xA8" "b\xE2\x80\xA9", "a?b?", "a?b?"},             /* U+2028, U+2029: new lines */
-        {"\xE2\x80\xA7\xE2\x80\xAF\xE2\x81\xA5\xE2\x81\xAA", NULL, NULL}, /* the neighbours of those are text */
+        {"a\xE2\x80\xA8"
+         "b\xE2\x80\xA9",
+         "a?b?", "a?b?"}, /* U+2028, U+2029: new lines */
+        {"\xE2\x80\xA7\xE2\x80\xAF\xE2\x81\xA5\xE2\x81\xAA", NULL,
+         NULL}, /* the neighbours of those are text */
         {"\xC2\xA0\xC2", "\xC2\xA0?", "\xC2\xA0?"},
         {"\xE2\x80", "??", "??"},
     };
