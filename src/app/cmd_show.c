@@ -141,8 +141,13 @@ static void try_it(facts *f, const ig_load_options *o) {
 
 /* Text of a file is not sent to the terminal as it is, nor without end. */
 static void print_clean(ig_slice s) {
-    for (size_t i = 0; i < s.n && i < 200; i++)
-        putchar((unsigned char)s.p[i] < 0x20 || s.p[i] == 0x7f ? '?' : s.p[i]);
+    for (size_t i = 0, len; i < s.n && i < 200; i += len ? len : 1) {
+        len = ig_utf8_printable(s.p + i, s.n - i);
+        if (len)
+            fwrite(s.p + i, 1, len, stdout);
+        else
+            putchar('?');
+    }
 }
 
 static void print_slice(const char *label, ig_slice s) {
