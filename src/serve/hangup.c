@@ -248,7 +248,8 @@ static void tick(ig_serve_watch *w) {
         if (ending) wake(c, 0);
         if (!atomic_load(&c->waits)) continue;
         uint64_t last = atomic_load(&c->news_ns), quiet = now > last ? now - last : 0;
-        if (ping_ns && quiet >= ping_ns) wake(c, IG_CONN_PING);
+        uint64_t due = atomic_load(&c->pinged) || ping_ns < SECOND_NS ? ping_ns : SECOND_NS;
+        if (ping_ns && quiet >= due) wake(c, IG_CONN_PING);
         if (queue_ns && quiet >= queue_ns) wake(c, 0); /* it looks at its own clock */
     }
 }

@@ -125,6 +125,7 @@ static enum MHD_Result send_stream(ig_serve_conn *c) {
     MHD_add_response_header(r, "X-Accel-Buffering", "no");
     add_generation_headers(c->job, r);
     atomic_store(&c->news_ns, ig_clock_ns());
+    atomic_store(&c->pinged, false);
     MHD_set_connection_option(c->mhd, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)WRITE_TIMEOUT_S);
     return ig_serve_send(c, 200, r);
 }

@@ -210,6 +210,7 @@ typedef struct ig_serve_conn {
     _Atomic uint64_t body_bytes; /* received in this phase */
     _Atomic uint64_t news_ns;    /* when the stream last gave bytes: pings count from here */
     _Atomic bool waits;          /* suspended for a generation: the watcher may ping it */
+    _Atomic bool pinged;         /* the first ping comes early, to say what is waited for */
 
     /* the watcher's */
     int fd;                   /* a dup of the socket, -1: none */
@@ -294,6 +295,7 @@ const char *ig_serve_header(ig_serve_conn *c, const char *name); /* NULL: absent
 
 /* ---- requests.c ---------------------------------------------------------------------------------------- */
 
+int ig_serve_queue_position(const ig_serve_job *job); /* 1: the next; 0: it does not wait for a place */
 enum MHD_Result ig_serve_get_requests(ig_serve_conn *c);
 enum MHD_Result ig_serve_delete_request(ig_serve_conn *c);                   /* c->arg names it */
 void ig_serve_log_accepted(const ig_serve_conn *c, const ig_serve_job *job); /* prep thread */

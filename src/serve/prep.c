@@ -210,12 +210,11 @@ static bool submit(ig_serve_conn *c, ig_serve_job *job, int index, const ig_toke
     ig_status st = ig_engine_submit(s->engine, &params, &choice->gen, &err);
     if (st == IG_OK) return true;
     choice->gen = NULL;
-    ig_serve_refuse(&job->error,
-                    st == IG_ELIMIT   ? "queue_full"
-                    : st == IG_EINVAL ? "invalid_value"
-                                      : "engine_failed",
-                    NULL, "%.400s", err.msg);
-    if (st != IG_EINVAL) job->error.retry_after_s = ig_serve_retry_after_s(s);
+    if (st == IG_EINVAL) return ig_serve_refuse(&job->error, "invalid_value", NULL, "%.400s", err.msg);
+    int wait_s = ig_serve_retry_after_s(s);
+    ig_serve_refuse(&job->error, st == IG_ELIMIT ? "queue_full" : "engine_failed", NULL,
+                    "%.400s; try again in %d s", err.msg, wait_s);
+    job->error.retry_after_s = wait_s;
     return false;
 }
 

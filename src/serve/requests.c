@@ -53,6 +53,27 @@ static figures figures_of(const ig_serve_job *job) {
     return f;
 }
 
+/* ---- the queue ----------------------------------------------------------------------------------------- */
+
+/* Has the engine taken none of its generations yet? */
+static bool is_waiting(const ig_serve_job *job) {
+    bool waits = job && atomic_load(&job->prepared) && job->n_choices > 0;
+    for (int i = 0; waits && i < job->n_choices; i++)
+        waits = ig_gen_state_of(job->choices[i].gen) == IG_GEN_QUEUED;
+    return waits;
+}
+
+int ig_serve_queue_position(const ig_serve_job *job) {
+    const ig_serve *s = job->s;
+    int position = 1;
+    if (!is_waiting(job)) return 0;
+    for (int i = 0; i < s->n_conns; i++) {
+        const ig_serve_job *other = s->conns[i].job;
+        if (is_waiting(other) && other->submitted_ns < job->submitted_ns) position++;
+    }
+    return position;
+}
+
 /* ---- the list ------------------------------------------------------------------------------------------ */
 
 /* A generation that the server has whole, and whose answer has not ended. */
@@ -71,10 +92,10 @@ static bool put_row(ig_buf *out, const ig_serve_conn *c) {
                        out->p[out->n - 1] == '[' ? "" : ",", job->id, c->request_id, c->route->path) &&
            ig_serve_put_cstr(out, c->s->config.model_id) &&
            ig_buf_addf(out,
-                       ",\"adapter\":null,\"state\":\"%s\",\"stream\":%s,\"client_gone\":%s,\"cancelled\":%s,"
+                       ",\"adapter\":null,\"state\":\"%s\",\"queue_position\":%d,\"stream\":%s,\"client_gone\":%s,\"cancelled\":%s,"
                        "\"age_ms\":%llu,\"prompt_tokens\":%d,\"prefilled_tokens\":%d,\"cached_tokens\":%d,"
                        "\"generated_tokens\":%d,\"max_tokens\":%d,",
-                       f.state, known->req.stream ? "true" : "false",
+                       f.state, known == job ? ig_serve_queue_position(job) : 0, known->req.stream ? "true" : "false",
                        atomic_load(&c->flags) & IG_CONN_GONE ? "true" : "false",
                        job->cancelled ? "true" : "false",
                        (unsigned long long)((ig_clock_ns() - job->started_ns) / 1000000), f.n_prompt,

@@ -215,6 +215,8 @@ static bool put_ping(ig_serve_job *job) {
     ig_gen_stats st = ig_gen_stats_of(g);
     if (ig_gen_state_of(g) == IG_GEN_PREFILL)
         return ig_buf_addf(&job->out, ": prefill %d/%d\n\n", st.n_prefilled, st.n_prompt);
+    int position = ig_serve_queue_position(job);
+    if (position && !ig_buf_addf(&job->out, ": queued %d\n\n", position)) return false;
     return ig_buf_add_str(&job->out, ": ping\n\n");
 }
 
@@ -247,8 +249,10 @@ ssize_t ig_serve_stream_read(void *conn, uint64_t pos, char *to, size_t n) {
         job->end_is_error = job->error.status != 0;
         if (job->end_is_error && !put_error_frame(job)) return MHD_CONTENT_READER_END_WITH_ERROR;
     }
-    if (job->out.n == job->out_from && !job->ended && (flags & IG_CONN_PING) && !put_ping(job))
-        return MHD_CONTENT_READER_END_WITH_ERROR;
+    if (job->out.n == job->out_from && !job->ended && (flags & IG_CONN_PING)) {
+        atomic_store(&c->pinged, true);
+        if (!put_ping(job)) return MHD_CONTENT_READER_END_WITH_ERROR;
+    }
     if (job->out.n > job->out_from) {
         atomic_store(&c->news_ns, ig_clock_ns());
         return give(job, to, n);

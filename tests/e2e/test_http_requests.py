@@ -11,7 +11,7 @@ from conftest import ENDLESS, events_of
 from test_http_hangup import CHAT, LONG, open_request, read_events
 
 SECRET = "wombat-7731"
-ROW = {"id", "request_id", "route", "model", "adapter", "state", "stream", "client_gone", "cancelled", "age_ms", "prompt_tokens",
+ROW = {"queue_position", "id", "request_id", "route", "model", "adapter", "state", "stream", "client_gone", "cancelled", "age_ms", "prompt_tokens",
        "prefilled_tokens", "cached_tokens", "generated_tokens", "max_tokens", "queue_ms", "prefill_ms", "decode_ms",
        "prefill_tps", "decode_tps"}
 
@@ -50,6 +50,7 @@ def test_the_list_shows_who_runs_and_who_waits_but_no_text(server):
     for r in shown.values():
         assert set(r) == ROW and r["route"] == CHAT and r["client_gone"] is False and r["cancelled"] is False
         assert r["prompt_tokens"] > 0 and r["age_ms"] >= 0
+    assert [r["queue_position"] for r in shown.values()].count(0) == slots
     r = shown[ids[0]]
     assert r["state"] == "decode" and r["generated_tokens"] >= 2 and r["prefilled_tokens"] == r["prompt_tokens"] and r["max_tokens"] == 4000
     queued = next(r for r in shown.values() if r["state"] == "queued")
@@ -198,15 +199,19 @@ def test_64_wait_with_pings_and_the_65th_is_told_when_to_come_back(start_server)
         assert 1 <= int(a.headers["retry-after"]) <= 600
         assert time.monotonic() - begin < 5
     assert server.get("/health").status_code == 200 and len(rows(server)) == 65
-    pinged = 0
+    pinged, positions = 0, set()
     for i, s in enumerate(held[1:]):
         got = b""
         while i % 4 > 0 and b": ping\n\n" not in got:
             more = s.recv(65536)
             assert more, got
             got += more
+        if i % 4 > 0:
+            position = int(re.search(rb": queued (\d+)\n\n", got).group(1))
+            assert 1 <= position <= 64
+            positions.add(position)
         pinged += i % 4 > 0
-    assert pinged == 48
+    assert pinged == 48 and len(positions) == 48
     for s in held[1:]:
         s.close()
     server.wait_until(lambda: server.stats()["batch"]["pending_rows"] == 0, "nobody waits")
