@@ -165,7 +165,7 @@ static ig_status config(ig_model_config *out, const ig_gguf *g, ig_err *err) {
         {&c.n_heads, "attention.head_count", 1, 1024, -1},
         {&c.n_kv_heads, "attention.head_count_kv", 1, 1024, -1},
         {&c.head_dim, "attention.key_length", 1, 1 << 16, 256},
-        {&value_dim, "attention.value_length", 1, 1 << 16, 0},
+        {&value_dim, "attention.value_length", 0, 1 << 16, 0},
         {&c.n_ctx_train, "context_length", 1, 1 << 24, -1},
         {&c.window, "attention.sliding_window", 1, 1 << 24, -1},
         {&pattern, "attention.sliding_window_pattern", 1, IG_LAYERS_MAX, 6},
