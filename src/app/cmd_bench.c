@@ -171,8 +171,8 @@ static ig_status measure(bench *b, figures *f, ig_err *err) {
 
 /* Bytes a decoded token reads: the weights once, and the keys and values of the mean context. */
 static double token_bytes(const bench *b) {
-    double kv = (double)ig_kv_block_bytes(ig_model_kv_shape(b->model)) / IG_KV_BLOCK_TOKENS;
-    return (double)ig_model_decode_bytes(b->model) + kv * (b->n_prompt + b->n_tokens / 2.0);
+    return (double)ig_model_decode_bytes(b->model) +
+           (double)ig_kv_read_bytes(ig_model_kv_shape(b->model), b->n_prompt + b->n_tokens / 2);
 }
 
 static void print_text(const bench *b, const ig_loaded *l, const figures *f) {

@@ -38,7 +38,8 @@ typedef struct facts {
     ig_err why; /* when it does not */
     uint64_t weights_bytes, decode_bytes, usable_bytes;
     ig_engine_plan plan;
-    size_t kv_token_bytes;
+    size_t kv_token_bytes, kv_window_bytes; /* of a token in layers that see all; of a conversation in windows */
+    int window;
 } facts;
 
 static void count_type(facts *f, const char *type, uint64_t n_bytes) {
@@ -109,6 +110,19 @@ static void look(facts *f) {
 }
 
 /* The real thing: the weights are read and packed, so that the plan and the kernels are no guess. */
+/* A window of w positions touches at most one block more than it fills. */
+static void count_kv(facts *f, ig_kv_shape s) {
+    for (int i = 0; i < s.n_groups; i++) {
+        const size_t block = ig_kv_group_block_bytes(s.group[i]);
+        if (s.group[i].window) {
+            f->window = s.group[i].window;
+            f->kv_window_bytes += block * (size_t)(ig_kv_blocks_for(f->window) + 1);
+        } else {
+            f->kv_token_bytes += block / IG_KV_BLOCK_TOKENS;
+        }
+    }
+}
+
 static void try_it(facts *f, const ig_load_options *o) {
     ig_model *m = NULL;
     ig_pool *pool = NULL;
@@ -125,7 +139,7 @@ static void try_it(facts *f, const ig_load_options *o) {
         f->info.n_params = ig_model_n_params(m);
         f->weights_bytes = ig_model_weights_bytes(m);
         f->decode_bytes = ig_model_decode_bytes(m);
-        f->kv_token_bytes = ig_kv_block_bytes(ig_model_kv_shape(m)) / IG_KV_BLOCK_TOKENS;
+        count_kv(f, ig_model_kv_shape(m));
         ig_model_trace(m, count_kernel, f);
         st = ig_engine_plan_make(&f->plan, m, &o->engine, &f->why);
     }
@@ -207,10 +221,13 @@ static void print_text(const facts *f) {
         printf("%-12s no: %s\n", "runs", f->why.msg);
         return;
     }
-    printf("%-12s weights %s, key/value cache %s (%s a token), step %s, tables %s\n", "memory",
+    printf("%-12s weights %s, key/value cache %s, step %s, tables %s\n", "memory",
            ig_size_text_of(f->weights_bytes).s, ig_size_text_of(f->plan.kv_bytes).s,
-           ig_size_text_of(f->kv_token_bytes).s, ig_size_text_of(f->plan.step_bytes).s,
-           ig_size_text_of(f->plan.table_bytes).s);
+           ig_size_text_of(f->plan.step_bytes).s, ig_size_text_of(f->plan.table_bytes).s);
+    printf("%-12s %s a token", "keys, values", ig_size_text_of(f->kv_token_bytes).s);
+    if (f->window)
+        printf(", and %s a conversation in windows of %d", ig_size_text_of(f->kv_window_bytes).s, f->window);
+    printf("\n");
     printf("%-12s yes: %s of %s usable; %d conversations of %d tokens\n", "runs",
            ig_size_text_of(f->plan.total_bytes).s, ig_size_text_of(f->plan.usable_bytes).s, f->plan.n_slots,
            f->plan.n_ctx);
@@ -240,6 +257,8 @@ static void add_memory(yyjson_mut_doc *doc, yyjson_mut_val *root, const facts *f
     yyjson_mut_obj_add_uint(doc, o, "weights_bytes", f->weights_bytes);
     yyjson_mut_obj_add_uint(doc, o, "decode_bytes", f->decode_bytes);
     yyjson_mut_obj_add_uint(doc, o, "kv_token_bytes", f->kv_token_bytes);
+    yyjson_mut_obj_add_uint(doc, o, "kv_window_bytes", f->kv_window_bytes);
+    yyjson_mut_obj_add_int(doc, o, "window", f->window);
     if (!f->runs) return;
     yyjson_mut_obj_add_uint(doc, o, "kv_bytes", f->plan.kv_bytes);
     yyjson_mut_obj_add_uint(doc, o, "step_bytes", f->plan.step_bytes);

@@ -58,6 +58,15 @@ static inline ig_kv_shape ig_kv_kept(ig_kv_shape s) {
 static inline int ig_kv_blocks_for(int n_tokens) {
     return n_tokens / IG_KV_BLOCK_TOKENS + (n_tokens % IG_KV_BLOCK_TOKENS != 0);
 }
+/* Bytes of keys and values that one position's row reads when it stands behind n_before others. */
+static inline size_t ig_kv_read_bytes(ig_kv_shape s, int n_before) {
+    size_t n = 0;
+    for (int i = 0; i < s.n_groups; i++) {
+        const int window = s.group[i].window, seen = window > 0 && n_before >= window ? window : n_before + 1;
+        n += ig_kv_group_block_bytes(s.group[i]) / IG_KV_BLOCK_TOKENS * (size_t)seen;
+    }
+    return n;
+}
 /* The first block that a row at position pos reads. */
 static inline int ig_kv_first_block(ig_kv_group g, int pos) {
     return g.window > 0 && pos >= g.window ? (pos - g.window + 1) / IG_KV_BLOCK_TOKENS : 0;
