@@ -161,6 +161,11 @@ TEST(files_that_are_no_models_exit_3_or_6) {
     fails(ig_cmd_serve, WORDS("serve", path, "--port", "0"), IG_EXIT_CORRUPT, "truncated at byte 8");
     close(fd);
     unlink(path);
+    char shard[] = "/tmp/ig-cli-XXXXXX.safetensors";
+    if (!CHECK((fd = mkstemps(shard, 12)) >= 0)) return;
+    fails(ig_cmd_serve, WORDS("serve", shard, "--port", "0"), IG_EXIT_USAGE, "give the folder that it is in");
+    close(fd);
+    unlink(shard);
 }
 
 TEST(a_taken_port_exits_7_before_a_model_is_looked_for) {

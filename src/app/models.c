@@ -206,6 +206,13 @@ static char *path_of(const char *arg) {
     return strdup(arg);
 }
 
+/* Weights alone name no model: config and tokenizer lie beside them, and often more weights. */
+static bool is_part(const char *path) {
+    static const char ending[] = ".safetensors";
+    size_t n = strlen(path), n_ending = sizeof ending - 1;
+    return n > n_ending && strcmp(path + n - n_ending, ending) == 0 && !is_folder(path);
+}
+
 void ig_models_name(char *out, size_t cap, const char *path) {
     static const char before[] = "/models--", after[] = "/snapshots/";
     char whole[PATH_MAX];
@@ -250,6 +257,10 @@ int ig_models_find(char **path, const char *arg) {
     int code = IG_EXIT_OK;
     if (arg && *arg && access(arg, F_OK) == 0) {
         *path = path_of(arg);
+        if (*path && is_part(*path)) {
+            free(*path);
+            return ig_app_say(IG_EXIT_USAGE, "%.300s is one file of a model; give the folder that it is in", arg);
+        }
         return *path ? IG_EXIT_OK : ig_app_say(IG_EXIT_FAILED, "no memory");
     }
     if (arg && is_org_name(arg) && (*path = find_in_hubs(arg))) return IG_EXIT_OK;
