@@ -381,7 +381,7 @@ static ig_status hand_over(ig_engine *e, ig_gen *g, ig_err *err) {
     atomic_fetch_sub(&e->n_queued, 1);
     ig_gen_free(g);
     if (atomic_load(&e->stopping)) return ig_fail(err, IG_ECANCELED, "the engine is stopping");
-    return ig_fail(err, IG_ELIMIT, "the queue is full: %d requests wait", queue_max);
+    return ig_fail(err, IG_ELIMIT, "the queue is full: %d waiting", queue_max);
 }
 
 ig_status ig_engine_submit(ig_engine *e, const ig_gen_params *p, ig_gen **out, ig_err *err) {

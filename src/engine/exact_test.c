@@ -33,14 +33,17 @@ static const char *model_path(void) {
     return path_of(getenv("INGLE_TEST_MODEL"), MODEL);
 }
 
+/* A GGUF file or a snapshot's folder. */
 static bool open_file(const char *path, int n_threads, uint32_t cpu) {
     ig_err err = {0};
     ig_gguf *g = NULL;
-    ig_status st = ig_gguf_open(&g, path, &err);
+    ig_snapshot *folder = NULL;
+    ig_status st = access(path, X_OK) == 0 ? ig_snapshot_open(&folder, path, &err) : ig_gguf_open(&g, path, &err);
     if (!st) st = ig_pool_make(&pool, n_threads, &err);
     const ig_model_options o = {.pool = pool, .cpu = cpu};
-    if (!st) st = ig_model_open(&model, (ig_checkpoint){.gguf = g}, &o, &err);
+    if (!st) st = ig_model_open(&model, (ig_checkpoint){g, folder}, &o, &err);
     ig_gguf_close(g);
+    ig_snapshot_close(folder);
     return CHECK_MSG(st == IG_OK, "%s", err.msg);
 }
 
@@ -465,7 +468,7 @@ static void set_windowed_blocks(int n) {
 }
 
 static void check_cuts(int n, int n_blocks, int n_ctx, int window) {
-    const int cut[] = {window / 2, window + 10, n - window / 3, n - 1};
+    const int cut[] = {window / 2, window + 10, n - window / 3 - 1, n - 1};
     /* inside the first window, just behind it, inside the last one, the end; of a large model two of them */
     for (int i = 0; i < 4; i += window > 100 ? 2 : 1) {
         make_engine_of(2, 64, n_blocks, n_ctx);
@@ -508,11 +511,13 @@ static void check_bits(int n, int n_blocks, int n_ctx, int window) {
     }
 }
 
-static void windows_are_exact(const char *path, int n, int window) {
+/* window 0: a model without. */
+static void runs_are_exact(const char *path, int n, int window) {
     const int n_ctx = n + 64, n_blocks = 8 * ig_kv_blocks_for(n_ctx);
     if (!open_file(path, 1, 0)) return;
     make_engine_of(1, 1024, n_blocks, n_ctx);
-    CHECK(engine->model.kv.n_groups == 2 && engine->model.kv.group[windowed_group()].window == window);
+    CHECK(engine->model.kv.n_groups == (window ? 2 : 1));
+    CHECK(!window || engine->model.kv.group[windowed_group()].window == window);
     long_logits = logits_of(long_prompt_of(0, 0), n, LONG_LAST, false);
     long_reply = reply_of(start_gen(long_prompt_of(0, 0), n, LONG_REPLY, 77, false));
     free_engine();
@@ -533,9 +538,8 @@ static void windows_are_exact(const char *path, int n, int window) {
     ig_gen_release(a);
     ig_gen_release(b);
     free_engine();
-    check_cuts(n, n_blocks, n_ctx, window);
-    check_eviction(n, n_blocks, n_ctx, window);
-    check_bits(n, n_blocks, n_ctx, window);
+    check_cuts(n, n_blocks, n_ctx, window ? window : 60);
+    if (window) check_eviction(n, n_blocks, n_ctx, window), check_bits(n, n_blocks, n_ctx, window);
     close_model();
     free(long_logits);
 }
@@ -543,7 +547,7 @@ static void windows_are_exact(const char *path, int n, int window) {
 TEST(a_model_with_windows_gives_the_same_bits_however_it_is_run) {
     const char *path = write_tiny_gemma();
     if (!path) return;
-    windows_are_exact(path, 333, 96);
+    runs_are_exact(path, 333, 96);
     remove(path);
 }
 
@@ -551,5 +555,12 @@ TEST(gemma_3_gives_the_same_bits_however_it_is_run) {
     const char *path = path_of(getenv("INGLE_TEST_GEMMA"), GEMMA);
     if (TOO_SLOW) SKIP("a whole model under the thread sanitizer takes minutes");
     if (!path) SKIP("there is no Gemma 3 file: set INGLE_TEST_GEMMA");
-    windows_are_exact(path, 700, 512);
+    runs_are_exact(path, 700, 512);
+}
+
+TEST(snapshots_give_the_same_bits_however_they_are_run) {
+    runs_are_exact("tests/golden/tiny/llama-0.25-bf16", 333, 0);
+    runs_are_exact("tests/golden/tiny/llama-0.08-8bit-g64", 333, 0);
+    runs_are_exact("tests/golden/tiny/gemma3-0.25-bf16", 333, 8);
+    runs_are_exact("tests/golden/tiny/gemma3-0.08-4bit-g32", 333, 8);
 }
