@@ -32,6 +32,7 @@ typedef struct facts {
     int n_kernels;
     ig_slice tokenizer, pre;
     size_t chat_bytes; /* of the template; 0: none */
+    ig_err chat_why;   /* a folder's template cannot be read; code IG_OK: it can, or there is none */
     yyjson_doc *text;  /* tokenizer.json */
     uint64_t n_tokens, n_ctx;
     bool runs;
@@ -96,7 +97,9 @@ static void look_at_snapshot(facts *f) {
         yyjson_val *type = ig_json_get(ig_json_get(yyjson_doc_get_root(f->text), "model"), "type");
         f->tokenizer = (ig_slice){yyjson_get_str(type), yyjson_get_len(type)};
     }
-    ig_template_source_from_snapshot(&chat, &f->chat_bytes, f->snapshot, "default", NULL);
+    if (ig_template_source_from_snapshot(&chat, &f->chat_bytes, f->snapshot, "default", &f->chat_why) ==
+        IG_ENOTFOUND)
+        f->chat_why.code = IG_OK;
     free(chat);
 }
 
@@ -109,7 +112,10 @@ static void look(facts *f) {
     count_types(f);
 }
 
-/* The real thing: the weights are read and packed, so that the plan and the kernels are no guess. */
+static const char *path_of(const facts *f) {
+    return f->gguf ? ig_gguf_path(f->gguf) : ig_snapshot_path(f->snapshot);
+}
+
 /* A window of w positions touches at most one block more than it fills. */
 static void count_kv(facts *f, ig_kv_shape s) {
     for (int i = 0; i < s.n_groups; i++) {
@@ -123,6 +129,7 @@ static void count_kv(facts *f, ig_kv_shape s) {
     }
 }
 
+/* The real thing: the weights are read and packed, so that the plan and the kernels are no guess. */
 static void try_it(facts *f, const ig_load_options *o) {
     ig_model *m = NULL;
     ig_pool *pool = NULL;
@@ -147,6 +154,7 @@ static void try_it(facts *f, const ig_load_options *o) {
         st = f->gguf ? ig_tokenizer_from_gguf(&tokenizer, f->gguf, &f->why)
                      : ig_tokenizer_from_snapshot(&tokenizer, f->snapshot, &f->why);
     if (!st) f->n_tokens = ig_tokenizer_n_vocab(tokenizer);
+    if (!st) st = ig_load_check_vocabulary(tokenizer, m, path_of(f), f->snapshot != NULL, &f->why);
     f->runs = st == IG_OK;
     if (tokenizer) ig_tokenizer_free(tokenizer);
     if (m) ig_model_close(m);
@@ -180,10 +188,6 @@ static void print_tokenizer(const facts *f) {
     printf(", %" PRIu64 " tokens\n", f->n_tokens);
 }
 
-static const char *path_of(const facts *f) {
-    return f->gguf ? ig_gguf_path(f->gguf) : ig_snapshot_path(f->snapshot);
-}
-
 static void print_files(const facts *f) {
     if (f->gguf)
         printf("%-12s %s, %s, %d keys, %d tensors\n", "file", path_of(f),
@@ -212,6 +216,8 @@ static void print_text(const facts *f) {
     print_tokenizer(f);
     if (f->chat_bytes)
         printf("%-12s yes, %zu bytes\n", "template", f->chat_bytes);
+    else if (f->chat_why.code)
+        printf("%-12s cannot be read: %s\n", "template", f->chat_why.msg);
     else
         printf("%-12s none: it completes text, it does not chat\n", "template");
     for (int i = 0; i < f->n_kernels; i++)

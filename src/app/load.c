@@ -113,21 +113,27 @@ static ig_status load_model(ig_loaded *l, const ig_load_options *o, ig_err *err)
 /* An id that one of the two does not know would be read or printed as something else. In folders the two
  * differ by custom: rows are added for alignment (such an id prints nothing), tokens for other modalities
  * (the engine refuses a prompt with such an id). */
-static ig_status check_vocabulary(const ig_loaded *l, ig_err *err) {
-    uint32_t n_tokens = ig_tokenizer_n_vocab(l->tokenizer);
-    int n_rows = ig_model_config_of(l->model)->n_vocab;
+ig_status ig_load_check_vocabulary(const ig_tokenizer *t, const ig_model *m, const char *path, bool folder,
+                                   ig_err *err) {
+    uint32_t n_tokens = ig_tokenizer_n_vocab(t);
+    int n_rows = ig_model_config_of(m)->n_vocab;
     int64_t spare = n_rows - (int64_t)n_tokens;
-    if (spare == 0 || (l->snapshot && spare > -SPARE_IDS_MAX && spare < SPARE_IDS_MAX)) return IG_OK;
+    if (spare == 0 || (folder && spare > -SPARE_IDS_MAX && spare < SPARE_IDS_MAX)) return IG_OK;
     return ig_fail(err, IG_EFORMAT, "%.200s: the tokenizer has %" PRIu32 " tokens, the embedding %d rows",
-                   l->path, n_tokens, n_rows);
+                   path, n_tokens, n_rows);
 }
 
 /* ---- all of it ----------------------------------------------------------------------------------------- */
 
 ig_status ig_load_files(ig_gguf **gguf, ig_snapshot **snapshot, const char *path, ig_err *err) {
     struct stat info;
-    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) return ig_snapshot_open(snapshot, path, err);
-    return ig_gguf_open(gguf, path, err);
+    char name[256];
+    if (stat(path, &info) != 0 || !S_ISDIR(info.st_mode)) return ig_gguf_open(gguf, path, err);
+    ig_status st = ig_snapshot_open(snapshot, path, err);
+    if (st == IG_ENOTFOUND && ig_models_gguf_in(name, sizeof name, path))
+        return ig_fail(err, st, "%.200s is a folder with GGUF files: give one of them, such as %s", path,
+                       name);
+    return st;
 }
 
 static ig_status load_parts(ig_loaded *l, const ig_load_options *o, ig_err *err) {
@@ -152,7 +158,8 @@ static ig_status load_parts(ig_loaded *l, const ig_load_options *o, ig_err *err)
         return job.st;
     }
     if (o->text_only) return IG_OK;
-    if ((st = check_vocabulary(l, err))) return st;
+    st = ig_load_check_vocabulary(l->tokenizer, l->model, l->path, l->snapshot != NULL, err);
+    if (st) return st;
     if ((st = ig_engine_plan_make(&l->plan, l->model, &o->engine, err))) return st;
     if (o->no_engine) return IG_OK;
     if ((st = ig_engine_start(&l->engine, l->model, &o->engine, err))) return st;

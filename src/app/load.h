@@ -21,6 +21,8 @@ void ig_models_name(char *out, size_t cap, const char *path);
 char *ig_models_cache_dir(void);
 /* Could `arg` be a model: is it a path or a name of a GGUF file, or part of a name in the folder? */
 bool ig_models_knows(const char *arg);
+/* The name of a GGUF file in the folder, the first of them; false: there is none. */
+bool ig_models_gguf_in(char *out, size_t cap, const char *folder);
 
 /* ---- load.c ----------------------------------------------------------------------------------------- */
 
@@ -89,6 +91,9 @@ typedef struct ig_loaded {
 
 /* A GGUF file, or a folder as a snapshot: one of the two outputs is set. */
 ig_status ig_load_files(ig_gguf **gguf, ig_snapshot **snapshot, const char *path, ig_err *err);
+/* IG_EFORMAT: tokenizer and embedding are not of one model. */
+ig_status ig_load_check_vocabulary(const ig_tokenizer *t, const ig_model *m, const char *path, bool folder,
+                                   ig_err *err);
 int ig_load(ig_loaded *out, const ig_load_options *o);
 void ig_unload(ig_loaded *l); /* stops the engine first; a zeroed one is fine */
 

@@ -42,9 +42,11 @@ static ig_status path_of(char **out, const ig_snapshot *s, const char *name, ig_
     return IG_OK;
 }
 
+/* A link to nothing is there, too: opening it says what is wrong. */
 static bool has(const ig_snapshot *s, const char *name) {
+    struct stat info;
     char *path = NULL;
-    bool there = path_of(&path, s, name, NULL) == IG_OK && access(path, F_OK) == 0;
+    bool there = path_of(&path, s, name, NULL) == IG_OK && lstat(path, &info) == 0;
     free(path);
     return there;
 }
@@ -57,6 +59,9 @@ ig_status ig_snapshot_text(char **out, size_t *n, const ig_snapshot *s, const ch
     char *path = NULL;
     ig_status st = path_of(&path, s, name, err);
     if (!st) st = ig_file_slurp(out, n, path, bytes_max_of(name), err);
+    /* what is optional may be absent, but not half there: a cache that lost a file says so */
+    if (st == IG_ENOTFOUND && has(s, name))
+        st = ig_fail(err, IG_EIO, "%s/%s: a link to a file that is not there", s->shown, name);
     free(path);
     return st;
 }
@@ -89,6 +94,8 @@ static ig_status open_file(ig_snapshot *s, const char *name, ig_err *err) {
     ig_status st = path_of(&path, s, name, err);
     if (!st) st = ig_safetensors_open(&s->files[s->n_files], path, err);
     if (!st) s->n_files++;
+    if (st == IG_ENOTFOUND && has(s, name))
+        st = ig_fail(err, IG_EIO, "%s/%s: a link to a file that is not there", s->shown, name);
     free(path);
     return st;
 }

@@ -166,6 +166,34 @@ TEST(links_as_hub_caches_have_them_are_followed) {
     end();
 }
 
+TEST(a_link_to_nothing_is_not_the_same_as_no_file) {
+    char link[160];
+    ig_snapshot *s = NULL;
+    ig_err err;
+    char *text = NULL;
+    size_t n;
+    begin();
+    snprintf(link, sizeof link, "%s/config.json", folder);
+    CHECK(symlink("gone", link) == 0);
+    refuses(IG_EIO, "config.json: a link to a file that is not there");
+    CHECK(unlink(link) == 0);
+    put_text("config.json", "{}");
+    snprintf(link, sizeof link, "%s/model.safetensors", folder);
+    CHECK(symlink("gone", link) == 0);
+    refuses(IG_EIO, "model.safetensors: a link to a file that is not there");
+    CHECK(unlink(link) == 0 && symlink("model.safetensors", link) == 0);
+    refuses(IG_EIO, "model.safetensors: Too many levels");
+    CHECK(unlink(link) == 0);
+    put_shard("model.safetensors", "a");
+    snprintf(link, sizeof link, "%s/generation_config.json", folder);
+    CHECK(symlink("gone", link) == 0);
+    if (!CHECK(ig_snapshot_open(&s, folder, &err) == IG_OK)) return;
+    CHECK(ig_snapshot_text(&text, &n, s, "generation_config.json", &err) == IG_EIO);
+    CHECK(ig_snapshot_text(&text, &n, s, "tokenizer.json", &err) == IG_ENOTFOUND);
+    ig_snapshot_close(s);
+    end();
+}
+
 TEST(a_folder_that_is_no_snapshot_says_what_is_missing) {
     ig_snapshot *s = NULL;
     ig_err err;

@@ -5,6 +5,7 @@
  * transposes it. */
 #include "model/inside.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +54,10 @@ static ig_status bind_vector(const float **out, binding *b, const ig_weight_spec
         float *v = b->floats + b->n_floats;
         ig_kern_reference(IG_KERN_DEQUANT, t->fmt)->fn.dequant(v, bytes, t->n_cols);
         for (int i = 0; i < t->n_cols && row->less_one && b->s->from.snapshot; i++) v[i] += 1.0f;
+        for (int i = 0; i < t->n_cols && st == IG_OK; i++)
+            if (!isfinite(v[i]))
+                st = ig_fail(err, IG_EFORMAT, "%s: tensor %.*s holds %g at %d", b->s->path, (int)t->name.n,
+                             t->name.p, (double)v[i], i);
         b->n_floats += (size_t)t->n_cols;
         *out = v;
     }

@@ -50,13 +50,27 @@ ig_status ig_hf_int(int *out, const ig_hf *h, const char *key, int low, int high
     return IG_OK;
 }
 
-static ig_status real_of(double *out, const ig_hf *h, const char *key, yyjson_val *v, ig_err *err) {
-    if (!v || ig_json_number(v, out)) return IG_OK;
-    return ig_fail(err, IG_EFORMAT, "%.200s/config.json: %s = %s is not a number", h->path, key, show(v).s);
+static ig_status real_of(double *out, const ig_hf *h, const char *key, yyjson_val *v, double low, double high,
+                         ig_err *err) {
+    double got;
+    if (!v) return IG_OK;
+    if (!ig_json_number(v, &got))
+        return ig_fail(err, IG_EFORMAT, "%.200s/config.json: %s = %s is not a number", h->path, key,
+                       show(v).s);
+    if (!(got >= low && got <= high))
+        return ig_fail(err, IG_EFORMAT, "%.200s/config.json: %s = %g is not in %g..%g", h->path, key, got,
+                       low, high);
+    *out = got;
+    return IG_OK;
 }
 
-ig_status ig_hf_real(double *out, const ig_hf *h, const char *key, ig_err *err) {
-    return real_of(out, h, key, ig_hf_get(h, key), err);
+ig_status ig_hf_real(double *out, const ig_hf *h, const char *key, double low, double high, double or_else,
+                     ig_err *err) {
+    yyjson_val *v = ig_hf_get(h, key);
+    if (!v && or_else < low)
+        return ig_fail(err, IG_EFORMAT, "%.200s/config.json: %s is missing", h->path, key);
+    *out = or_else;
+    return real_of(out, h, key, v, low, high, err);
 }
 
 ig_status ig_hf_refuse(const ig_hf *h, const ig_hf_only *rows, ig_err *err) {
@@ -74,17 +88,22 @@ ig_status ig_hf_refuse(const ig_hf *h, const ig_hf_only *rows, ig_err *err) {
 
 /* ---- rope ---------------------------------------------------------------------------------------------- */
 
+/* Outside of these no model was ever made: what is there is a slip, or meant to break us. */
+static const double base_low = 1.001, base_high = 1e12, factor_low = 1, factor_high = 1e6;
+
 /* `o` is rope_scaling, or the rope_parameters of one kind of layers. */
 static ig_status read_scaling(double *factor, const ig_hf *h, yyjson_val *o, ig_err *err) {
     yyjson_val *type = ig_json_get(o, "rope_type");
     if (!type) type = ig_json_get(o, "type");
+    if (!type && ig_json_get(o, "factor"))
+        return ig_fail(err, IG_EFORMAT, "%.200s/config.json: a rope factor without a rope type", h->path);
     if (!type || yyjson_equals_str(type, "default") || yyjson_equals_str(type, "none")) return IG_OK;
     if (!yyjson_equals_str(type, "linear"))
         return ig_fail(err, IG_EFORMAT, "%.200s/config.json: rope type %s is not supported (default, linear)",
                        h->path, show(type).s);
     yyjson_val *v = ig_json_get(o, "factor");
     if (!v) return ig_fail(err, IG_EFORMAT, "%.200s/config.json: linear rope without a factor", h->path);
-    return real_of(factor, h, "rope factor", v, err);
+    return real_of(factor, h, "rope factor", v, factor_low, factor_high, err);
 }
 
 ig_status ig_hf_read_rope(double *base, double *factor, const ig_hf *h, const ig_hf_rope *kind, ig_err *err) {
@@ -95,22 +114,26 @@ ig_status ig_hf_read_rope(double *base, double *factor, const ig_hf *h, const ig
     if (own && !yyjson_is_obj(own))
         return ig_fail(err, IG_EFORMAT, "%.200s/config.json: rope_parameters of %s are not an object",
                        h->path, kind->layers);
-    ig_status st = real_of(base, h, kind->theta_key, ig_hf_get(h, kind->theta_key), err);
-    if (!st) st = real_of(base, h, "rope_theta", ig_json_get(own, "rope_theta"), err);
-    if (!st && own) {
-        double partial = 1;
-        st = real_of(&partial, h, "partial_rotary_factor", ig_json_get(own, "partial_rotary_factor"), err);
-        if (!st && partial != 1)
-            st = ig_fail(err, IG_EFORMAT, "%.200s/config.json: partial_rotary_factor = %g is not supported",
-                         h->path, partial);
-        return st ? st : read_scaling(factor, h, own, err);
-    }
-    if (st || !kind->scaled) return st;
-    yyjson_val *scaling = ig_hf_get(h, "rope_scaling");
+    yyjson_val *scaling = kind->scaled ? ig_hf_get(h, "rope_scaling") : NULL;
     if (scaling && !yyjson_is_obj(scaling))
         return ig_fail(err, IG_EFORMAT, "%.200s/config.json: rope_scaling = %s is not an object", h->path,
                        show(scaling).s);
-    return read_scaling(factor, h, scaling, err);
+    double partial = 1, from_own = 1, from_scaling = 1;
+    ig_status st = real_of(base, h, kind->theta_key, ig_hf_get(h, kind->theta_key), base_low, base_high, err);
+    if (!st) st = real_of(base, h, "rope_theta", ig_json_get(own, "rope_theta"), base_low, base_high, err);
+    if (!st)
+        st = real_of(&partial, h, "partial_rotary_factor of rope_parameters",
+                     ig_json_get(own, "partial_rotary_factor"), 1, 1, err);
+    if (!st) st = read_scaling(&from_own, h, own, err);
+    if (!st) st = read_scaling(&from_scaling, h, scaling, err);
+    if (st) return st;
+    /* both generations side by side: readers differ in which one they believe, so they must agree */
+    if (own && scaling && from_own != from_scaling)
+        return ig_fail(err, IG_EFORMAT,
+                       "%.200s/config.json: rope_scaling has a factor of %g and rope_parameters one of %g",
+                       h->path, from_scaling, from_own);
+    *factor = own ? from_own : from_scaling;
+    return IG_OK;
 }
 
 /* ---- kinds of layers ----------------------------------------------------------------------------------- */

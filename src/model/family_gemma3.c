@@ -222,7 +222,7 @@ static ig_status hf_config(ig_model_config *out, const ig_hf *h, ig_err *err) {
     const ig_hf_rope full = {"full_attention", "rope_theta", true},
                      window = {"sliding_attention", "rope_local_base_freq", false};
     const bool wrapper = h->wrapper;
-    double eps = 1e-6, query_scalar = 256, window_factor = 1;
+    double eps = 0, query_scalar = 0, window_factor = 1;
     int pattern = 0;
     const struct {
         int *to;
@@ -247,8 +247,8 @@ static ig_status hf_config(ig_model_config *out, const ig_hf *h, ig_err *err) {
         st = ig_hf_int(&v, h, sizes[i].key, sizes[i].low, sizes[i].high, sizes[i].or_else, err);
         if (v) *sizes[i].to = v;
     }
-    if (!st) st = ig_hf_real(&eps, h, "rms_norm_eps", err);
-    if (!st) st = ig_hf_real(&query_scalar, h, "query_pre_attn_scalar", err);
+    if (!st) st = ig_hf_real(&eps, h, "rms_norm_eps", 1e-30, 0.5, 1e-6, err);
+    if (!st) st = ig_hf_real(&query_scalar, h, "query_pre_attn_scalar", 1e-4, 1e6, 256, err);
     if (!st) st = ig_hf_read_rope(&c.rope_base, &c.rope_factor, h, &full, err);
     if (!st) st = ig_hf_read_rope(&c.window_rope_base, &window_factor, h, &window, err);
     if (!st) st = ig_hf_read_layers(&c, h, pattern, err);

@@ -167,7 +167,7 @@ static const ig_hf_only hf_only[] = {
 static ig_status hf_config(ig_model_config *out, const ig_hf *h, ig_err *err) {
     ig_model_config c = {.embed_scale = 1.0f, .rope_base = 10000.0, .rope_factor = 1.0};
     const ig_hf_rope rope_key = {"full_attention", "rope_theta", true};
-    double eps = 0; /* absent: refused as out of range */
+    double eps = 0;
     ig_status st = ig_hf_refuse(h, hf_only, err);
     const struct {
         int *to;
@@ -185,7 +185,7 @@ static ig_status hf_config(ig_model_config *out, const ig_hf *h, ig_err *err) {
         st = ig_hf_int(sizes[i].to, h, sizes[i].key, sizes[i].low, sizes[i].high, sizes[i].or_else, err);
     if (!st) st = ig_hf_int(&c.n_kv_heads, h, "num_key_value_heads", 1, 1024, c.n_heads, err);
     if (!st) st = ig_hf_int(&c.head_dim, h, "head_dim", 1, 1 << 16, c.width / c.n_heads, err);
-    if (!st) st = ig_hf_real(&eps, h, "rms_norm_eps", err);
+    if (!st) st = ig_hf_real(&eps, h, "rms_norm_eps", 1e-30, 0.5, -1, err);
     if (!st) st = ig_hf_read_rope(&c.rope_base, &c.rope_factor, h, &rope_key, err);
     if (!st) st = ig_hf_read_layers(&c, h, 0, err);
     if (st) return st;

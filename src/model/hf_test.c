@@ -30,6 +30,8 @@ typedef struct style {
     const char *type;                  /* model_type; NULL: of the shape */
     const char *rope;                  /* NULL: none, the default base */
     const char *drop, *add, *misshape; /* a tensor, by its name in the snapshot */
+    const char *nan;                   /* a vector in F32 */
+    const char *swap;                  /* MLX scales: those of each row's first two groups change places */
     bool nested;                       /* the settings in text_config */
 } style;
 
@@ -218,6 +220,16 @@ static void write_snapshot(const char *gguf_path, shape s, const style *y) {
     if (!mkdtemp(folder)) abort();
     for (int i = 0; i < n; i++)
         if (y->drop && strcmp(v[i].name, y->drop) == 0) free(v[i].bytes), v[i--] = v[--n];
+    const float nan = NAN;
+    for (int i = 0; i < n; i++) {
+        const size_t size = strcmp(v[i].dtype, "F32") == 0 ? 4 : 2;
+        if (y->nan && strcmp(v[i].name, y->nan) == 0) memcpy(v[i].bytes + 3 * sizeof nan, &nan, sizeof nan);
+        if (!y->swap || strcmp(v[i].name, y->swap) != 0) continue;
+        for (int r = 0; r < v[i].rows; r++) {
+            uint8_t first[4], *row = v[i].bytes + (size_t)r * (size_t)v[i].cols * size;
+            memcpy(first, row, size), memcpy(row, row + size, size), memcpy(row + size, first, size);
+        }
+    }
     if (y->add) {
         v[n] = (out){.cols = 4, .n = 16, .bytes = calloc(1, 16), .dtype = "F32"};
         snprintf(v[n++].name, sizeof v->name, "%s", y->add);
@@ -357,33 +369,53 @@ TEST(a_wrapper_with_either_prefix_and_its_image_tensors_is_the_same_model) {
     unlink(g.path);
 }
 
-TEST(mlx_weights_agree_with_a_float64_forward_over_what_they_decode_to) {
+/* The relative error of the last row's logits against a float64 forward over what the weights decode to,
+ * whose activations are rounded as docs/numerics.md says: blocks of 32 to 127 or 32767 steps, k and v to f16.
+ * Where f32 and float64 fall on two sides of a rounding, a value differs by a whole step; a short prompt
+ * often has none, so the best of several counts. */
+static double mlx_error(shape s, style y) {
+    enum { PROMPTS = 8, TOKENS = 6 };
+    static float got[N * V_MAX];
+    double best = 1, want[V_MAX];
+    uint32_t tok[N];
+    int zero = 0;
+    rig r;
+    file w = write_model(s, (twist){0});
+    ig_gguf *g = NULL;
+    write_snapshot(w.path, s, &y);
+    bool good = CHECK(ig_gguf_open(&g, w.path, NULL) == IG_OK);
+    for (uint32_t i = 0; good && i < PROMPTS && (good = rig_open(&r, folder, 2, 0)); i++) {
+        double err2 = 0, mass = 0;
+        random_tokens(tok, TOKENS, s.vocab, 3 + i);
+        step(&r, tok, &zero, 1, 0, TOKENS, got);
+        rig_close(&r);
+        act_steps = y.bits == 4 ? 127 : 32767;
+        forward64(g, s, tok, TOKENS, want);
+        act_steps = 0;
+        for (int v = 0; v < s.vocab; v++)
+            err2 += pow((double)got[(TOKENS - 1) * s.vocab + v] - want[v], 2), mass += want[v] * want[v];
+        best = fmin(best, sqrt(err2 / mass));
+    }
+    ig_gguf_close(g), drop_folder(), unlink(w.path);
+    return best;
+}
+
+TEST(mlx_weights_agree_with_a_float64_forward_that_rounds_its_activations_likewise) {
     static const struct {
         int bits, group;
         const char *scales;
-        double bound;
-    } cases[] = {{4, 32, NULL, 8e-2},  {4, 64, NULL, 8e-2},  {4, 128, NULL, 8e-2}, {8, 32, NULL, 4e-3},
-                 {8, 64, NULL, 4e-3},  {8, 128, NULL, 4e-3}, {4, 64, "F16", 8e-2}, {8, 64, "F16", 4e-3},
-                 {4, 64, "F32", 8e-2}, {8, 32, "F32", 4e-3}};
-    static const shape s = {2, 128, 256, 4, 2, 32, 80, true, "f32", 0};
+    } cases[] = {{4, 32, NULL}, {4, 64, NULL},  {4, 128, NULL}, {8, 32, NULL}, {8, 64, NULL},
+                 {8, 128, NULL}, {4, 64, "F16"}, {8, 64, "F16"}, {4, 64, "F32"}, {8, 32, "F32"}};
+    static const shape s = {1, 128, 256, 4, 2, 32, 80, true, "f32", 0};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        static float got[N * V_MAX];
-        double want[V_MAX], err2 = 0, mass = 0;
-        uint32_t tok[N];
-        file w = write_model(s, (twist){0});
-        ig_gguf *g = NULL;
-        write_snapshot(w.path, s,
-                       &(style){.bits = cases[i].bits, .group = cases[i].group, .scales = cases[i].scales});
-        random_tokens(tok, N, s.vocab, 3);
-        if (logits_of(got, folder, s) && CHECK(ig_gguf_open(&g, w.path, NULL) == IG_OK)) {
-            forward64(g, s, tok, N, want);
-            for (int v = 0; v < s.vocab; v++)
-                err2 += pow((double)got[(N - 1) * s.vocab + v] - want[v], 2), mass += want[v] * want[v];
-            CHECK_MSG(sqrt(err2 / mass) < cases[i].bound,
-                      "%d bits, group %d: relative error %.2e, bound %.0e", cases[i].bits, cases[i].group,
-                      sqrt(err2 / mass), cases[i].bound);
-        }
-        ig_gguf_close(g), drop_folder(), unlink(w.path);
+        style y = {.bits = cases[i].bits, .group = cases[i].group, .scales = cases[i].scales};
+        /* 1e-7 where nothing crosses; among int16 values some always do: 3e-5 was seen */
+        double bound = y.bits == 4 ? 1e-5 : 3e-4, e = mlx_error(s, y);
+        CHECK_MSG(e < bound, "%d bits, group %d: relative error %.2e, bound %.0e", y.bits, y.group, e, bound);
+        if (y.group == 128) continue; /* a row of up_proj is one group */
+        y.swap = "model.layers.0.mlp.up_proj.scales"; /* the control */
+        e = mlx_error(s, y);
+        CHECK_MSG(e > bound, "%d bits, group %d, two scales swapped: %.2e passes", y.bits, y.group, e);
     }
 }
 
@@ -454,6 +486,7 @@ TEST(settings_that_change_the_numbers_are_refused_by_name) {
         {"\"model_type\":\"mamba\"",
          "\"mamba\" is not supported (supported: gemma3_text, gemma3, llama, mistral"},
         {"\"model_type\":7", "model_type is missing"},
+        {"\"model_type\":\"llama\\u0000x\"", "is not supported"},
         {"\"attention_bias\":true", "attention_bias = true"},
         {"\"mlp_bias\":true", "mlp_bias = true"},
         {"\"hidden_act\":\"relu\"", "hidden_act = \"relu\" is not supported, only silu"},
@@ -469,9 +502,18 @@ TEST(settings_that_change_the_numbers_are_refused_by_name) {
         {"\"rope_scaling\":{\"type\":\"linear\",\"factor\":{\"__float__\":\"Infinity\"}}", "rope factor"},
         {"\"rope_scaling\":3", "rope_scaling = 3"},
         {"\"rope_theta\":\"big\"", "rope_theta = \"big\" is not a number"},
-        {"\"rope_theta\":0.5", "rope base 0.5"},
+        {"\"rope_theta\":0.5", "rope_theta = 0.5 is not in"},
         {"\"partial_rotary_factor\":0.5", "partial_rotary_factor = 0.5"},
-        {"\"rms_norm_eps\":null", "epsilon 0"},
+        {"\"rope_theta\":1e308", "rope_theta = 1e+308 is not in"},
+        {"\"rope_scaling\":{\"factor\":8}", "a rope factor without a rope type"},
+        {"\"rope_parameters\":{\"rope_theta\":1e4},\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}",
+         "rope type \"yarn\""},
+        {"\"rope_parameters\":{\"rope_theta\":1e4},\"rope_scaling\":{\"type\":\"linear\",\"factor\":4}",
+         "rope_scaling has a factor of 4 and rope_parameters one of 1"},
+        {"\"rms_norm_eps\":null", "rms_norm_eps is missing"},
+        {"\"rms_norm_eps\":1e-60", "rms_norm_eps = 1e-60 is not in"},
+        {"\"rms_norm_eps\":{\"__float__\":\"NaN\"}", "rms_norm_eps = nan is not in"},
+        {"\"head_dim\":null,\"num_attention_heads\":1024,\"num_key_value_heads\":1024", "head size 0"},
         {"\"vocab_size\":41", "model.embed_tokens.weight is [40, 64], expected [41, 64]"},
         {"\"hidden_size\":null", "hidden_size is missing"},
         {"\"num_hidden_layers\":-1", "num_hidden_layers = -1"},
@@ -479,7 +521,7 @@ TEST(settings_that_change_the_numbers_are_refused_by_name) {
         {"\"num_hidden_layers\":2.0", "num_hidden_layers = 2.0"},
         {"\"num_attention_heads\":0", "num_attention_heads = 0"},
         {"\"tie_word_embeddings\":\"yes\"", "tie_word_embeddings"},
-        {"\"text_config\":[]", "text_config is not an object"},
+        {"\"text_config\":{}", "text_config beside model_type \"llama\""},
         {"\"quantization_config\":{\"quant_method\":\"awq\",\"bits\":4}", "quantized by awq"},
         {"\"quantization_config\":{\"quant_method\":\"gptq\"}", "quantized by gptq"},
     };
@@ -491,10 +533,34 @@ TEST(settings_that_change_the_numbers_are_refused_by_name) {
     refused(tiny_gemma, (style){.config = "\"hidden_activation\":\"gelu\""}, "hidden_activation = \"gelu\"");
     refused(tiny_gemma, (style){.config = "\"use_bidirectional_attention\":true"},
             "use_bidirectional_attention");
-    refused(tiny_gemma, (style){.config = "\"query_pre_attn_scalar\":-4"}, "attention scale");
+    refused(tiny_gemma, (style){.config = "\"query_pre_attn_scalar\":-4"},
+            "query_pre_attn_scalar = -4 is not in");
+    refused(tiny_gemma, (style){.type = "gemma3", .config = "\"text_config\":[]"},
+            "text_config is not an object");
+    refused(tiny_gemma,
+            (style){.type = "gemma3", .config = "\"text_config\":{\"model_type\":\"llama\"}"},
+            "model_type \"llama\" is not supported");
     refused(tiny,
             (style){.bits = 4,
                     .group = 32,
                     .config = "\"quantization\":{\"group_size\":32,\"bits\":4,\"mode\":\"mxfp4\"}"},
             "a mode other than affine");
+}
+
+TEST(a_setting_that_is_not_there_is_named) {
+    static const char *const keys[] = {"model_type", "hidden_size", "intermediate_size", "num_hidden_layers",
+                                       "num_attention_heads", "vocab_size", "rms_norm_eps"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        char config[64], says[64];
+        snprintf(config, sizeof config, "\"%s\":null", keys[i]);
+        snprintf(says, sizeof says, "%s is missing", keys[i]);
+        refused(tiny, (style){.config = config}, says);
+    }
+}
+
+TEST(a_norm_weight_that_is_not_finite_is_refused_by_name) {
+    refused(tiny, (style){.nan = "model.layers.1.input_layernorm.weight"},
+            "model.layers.1.input_layernorm.weight holds nan at 3");
+    refused(tiny_gemma, (style){.nan = "model.layers.0.self_attn.k_norm.weight"},
+            "model.layers.0.self_attn.k_norm.weight holds nan at 3");
 }

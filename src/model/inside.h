@@ -140,7 +140,9 @@ struct ig_hf {
 yyjson_val *ig_hf_get(const ig_hf *h, const char *key);
 /* A whole number in [low, high]; absent: `or_else` when it is not negative. */
 ig_status ig_hf_int(int *out, const ig_hf *h, const char *key, int low, int high, int or_else, ig_err *err);
-ig_status ig_hf_real(double *out, const ig_hf *h, const char *key, ig_err *err); /* absent: *out stays */
+/* A number in [low, high]; absent: `or_else` when it is not below low. */
+ig_status ig_hf_real(double *out, const ig_hf *h, const char *key, double low, double high, double or_else,
+                     ig_err *err);
 
 /* A setting that changes the numbers: absent, null, false and `number` are fine, and `text` when it is not
  * NULL; anything else is refused. */
@@ -151,7 +153,7 @@ typedef struct ig_hf_only {
 ig_status ig_hf_refuse(const ig_hf *h, const ig_hf_only *rows, ig_err *err); /* ended by a NULL key */
 
 /* The rope of a kind of layers ("full_attention") in any spelling: rope_parameters, flat or by kind of layer,
- * or theta_key and, when `scaled`, rope_scaling. What is absent stays as it is. */
+ * or theta_key and, when `scaled`, rope_scaling. An absent base stays as it is. */
 typedef struct ig_hf_rope {
     const char *layers, *theta_key;
     bool scaled;

@@ -32,10 +32,10 @@ const char *ig_model_families(void) {
     return text;
 }
 
-static const ig_family *family_of_hf(const char *model_type, bool *wrapper) {
+static const ig_family *family_of_hf(yyjson_val *model_type, bool *wrapper) {
     for (int i = 0; i < N_FAMILIES; i++)
         for (const ig_hf_type *t = families[i]->hf; t->name; t++) {
-            if (strcmp(t->name, model_type) != 0) continue;
+            if (!yyjson_equals_str(model_type, t->name)) continue;
             *wrapper = t->wrapper;
             return families[i];
         }
@@ -85,7 +85,7 @@ ig_status ig_config_check(const ig_model_config *c, const char *what, ig_err *er
     if (c->n_heads % c->n_kv_heads != 0 || c->n_heads / c->n_kv_heads > IG_ATTENTION_QUERIES_MAX)
         return ig_fail(err, IG_EFORMAT, "%s: %d heads over %d kv heads: must divide, at most %d to one", what,
                        c->n_heads, c->n_kv_heads, IG_ATTENTION_QUERIES_MAX);
-    if (c->head_dim % IG_PANEL_ROWS != 0 || c->head_dim > IG_HEAD_DIM_MAX)
+    if (c->head_dim < 1 || c->head_dim % IG_PANEL_ROWS != 0 || c->head_dim > IG_HEAD_DIM_MAX)
         return ig_fail(err, IG_EFORMAT, "%s: head size %d is not supported (multiples of %d up to %d)", what,
                        c->head_dim, IG_PANEL_ROWS, IG_HEAD_DIM_MAX);
     if (!(c->attention_scale > 0.0f && c->attention_scale < 1e4f && c->embed_scale > 0.0f))
@@ -154,13 +154,21 @@ static ig_status read_tied(ig_model_config *c, const ig_family *f, const ig_hf *
 static ig_status read_hf(const ig_family **family, ig_model_config *c, ig_source *s,
                          const ig_snapshot *snapshot, ig_err *err) {
     ig_hf h = {.path = ig_snapshot_path(snapshot), .root = ig_snapshot_config(snapshot)};
-    const char *type = yyjson_get_str(ig_json_get(h.root, "model_type"));
-    if (!type) return ig_fail(err, IG_EFORMAT, "%.200s/config.json: model_type is missing", h.path);
+    yyjson_val *type = ig_json_get(h.root, "model_type");
+    if (!yyjson_is_str(type))
+        return ig_fail(err, IG_EFORMAT, "%.200s/config.json: model_type is missing", h.path);
     const ig_family *f = family_of_hf(type, &h.wrapper);
-    if (!f) return unknown_type(h.path, type, err);
+    if (!f) return unknown_type(h.path, yyjson_get_str(type), err);
     yyjson_val *text = ig_json_get(h.root, "text_config");
+    if (text && !h.wrapper)
+        return ig_fail(err, IG_EFORMAT, "%.200s/config.json: text_config beside model_type \"%s\"", h.path,
+                       yyjson_get_str(type));
     if (text && !yyjson_is_obj(text))
         return ig_fail(err, IG_EFORMAT, "%.200s/config.json: text_config is not an object", h.path);
+    yyjson_val *inner = ig_json_get(text, "model_type"); /* one family's wrapper around another's model */
+    bool is_wrapper;
+    if (inner && family_of_hf(inner, &is_wrapper) != f)
+        return unknown_type(h.path, yyjson_is_str(inner) ? yyjson_get_str(inner) : "?", err);
     h.text = text ? text : h.root;
     ig_status st = f->hf_config(c, &h, err);
     if (!st) st = ig_source_open(s, (ig_checkpoint){.snapshot = snapshot}, &h, err);

@@ -275,11 +275,29 @@ static inline double *read_matrix(const ig_gguf *g, const char *name) {
     free(row), free(x);
     return w;
 }
+/* Not 0: forward64 rounds what a matrix eats to so many steps a side, in blocks of 32, and k and v to f16. */
+static int act_steps;
+
+static inline void round_act(double *to, const double *x, int n) {
+    for (int b = 0; b < n; b += 32) {
+        double amax = 0;
+        for (int i = b; i < b + 32 && i < n; i++) amax = fmax(amax, fabs(x[i]));
+        for (int i = b; i < b + 32 && i < n; i++)
+            to[i] = act_steps && amax > 0 ? rint(x[i] / amax * act_steps) * amax / act_steps : x[i];
+    }
+}
+static inline double round_kv(double x) {
+    return act_steps ? (double)ig_f16_to_f32(ig_f32_to_f16((float)x)) : x;
+}
 static inline void mat(double *y, const double *w, const double *x, int rows, int cols) {
+    double *eaten = malloc((size_t)cols * 8);
+    round_act(eaten, x, cols);
+    x = eaten;
     for (int r = 0; r < rows; r++) {
         y[r] = 0;
         for (int c = 0; c < cols; c++) y[r] += w[r * cols + c] * x[c];
     }
+    free(eaten);
 }
 static inline void norm64(double *y, const double *x, const double *w, int n) {
     double s = 0;
@@ -319,6 +337,7 @@ static inline void forward64(const ig_gguf *g, shape s, const uint32_t *tok, int
                     p[0] = a * cos(th) - b * sin(th), p[1] = a * sin(th) + b * cos(th);
                 }
         }
+        for (int j = 0; j < n * KW; j++) k[j] = round_kv(k[j]), v[j] = round_kv(v[j]);
         for (int t = 0; t < n; t++) {
             for (int hd = 0; hd < s.heads; hd++) {
                 double sum = 0;

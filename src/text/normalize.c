@@ -9,7 +9,15 @@
 #include <string.h>
 #include <utf8proc.h>
 
-enum { STEPS_MAX = 16, CONTENT_BYTES_MAX = 256, TEXT_BYTES_MAX = 1 << 30 };
+enum {
+    STEPS_MAX = 16,
+    CONTENT_BYTES_MAX = 256,
+    TEXT_BYTES_MAX = 1 << 30,
+    /* To how many times its length a text may grow, and what is always allowed: a form makes at most 11 bytes
+     * of one, a blank becomes 3 bytes. Steps that multiply could make a gigabyte of a word. */
+    GROWTH_MAX = 16,
+    GROWTH_BYTES_FREE = 64 << 10
+};
 
 enum kind { FORM, PREPEND, REPLACE, REPLACE_MATCHES, LOWERCASE, STRIP };
 
@@ -152,8 +160,8 @@ ig_status ig_normal_add_json(ig_normal *n, yyjson_val *normalizer, ig_err *err) 
 
 /* ---- the steps -------------------------------------------------------------------------------------- */
 
-static ig_status full(ig_err *err) {
-    return ig_fail(err, IG_ELIMIT, "normalized text over %d bytes, or no memory", TEXT_BYTES_MAX);
+static ig_status full(const ig_buf *out, ig_err *err) {
+    return ig_fail(err, IG_ELIMIT, "normalized text over %zu bytes, or no memory", out->n_max);
 }
 
 /* Each step appends its result to *out, or leaves *same: nothing changes. */
@@ -169,7 +177,7 @@ static ig_status form(const struct step *s, ig_slice text, ig_buf *out, bool *sa
     if (n < 0) return ig_fail(err, IG_ELIMIT, "normalizer: %s", utf8proc_errmsg(n));
     bool good = ig_buf_add(out, made, (size_t)n);
     free(made);
-    return good ? IG_OK : full(err);
+    return good ? IG_OK : full(out, err);
 }
 
 static ig_status replace(const struct step *s, ig_slice text, ig_buf *out, bool *same, ig_err *err) {
@@ -178,10 +186,11 @@ static ig_status replace(const struct step *s, ig_slice text, ig_buf *out, bool 
     *same = !hit;
     if (!hit) return IG_OK;
     for (; hit; hit = ig_find_text(at, end, s->a)) {
-        if (!ig_buf_add(out, at, (size_t)(hit - at)) || !ig_buf_add(out, s->b.p, s->b.n)) return full(err);
+        if (!ig_buf_add(out, at, (size_t)(hit - at)) || !ig_buf_add(out, s->b.p, s->b.n))
+            return full(out, err);
         at = hit + s->a.n;
     }
-    return ig_buf_add(out, at, (size_t)(end - at)) ? IG_OK : full(err);
+    return ig_buf_add(out, at, (size_t)(end - at)) ? IG_OK : full(out, err);
 }
 
 static ig_status replace_matches(const struct step *s, ig_regex_scratch *scratch, ig_slice text, ig_buf *out,
@@ -196,7 +205,7 @@ static ig_status replace_matches(const struct step *s, ig_regex_scratch *scratch
         if (!follows) {
             *same = false;
             if (!ig_buf_add(out, text.p + done, from - done) || !ig_buf_add(out, s->b.p, s->b.n))
-                return full(err);
+                return full(out, err);
             done = to;
         }
         at = to;
@@ -207,7 +216,7 @@ static ig_status replace_matches(const struct step *s, ig_regex_scratch *scratch
         }
     }
     if (*same) return IG_OK;
-    return ig_buf_add(out, text.p + done, text.n - done) ? IG_OK : full(err);
+    return ig_buf_add(out, text.p + done, text.n - done) ? IG_OK : full(out, err);
 }
 
 static ig_status lowercase(ig_slice text, ig_buf *out, bool *same, ig_err *err) {
@@ -223,7 +232,7 @@ static ig_status lowercase(ig_slice text, ig_buf *out, bool *same, ig_err *err) 
             utf8proc_ssize_t n = utf8proc_encode_char(utf8proc_tolower((utf8proc_int32_t)c), low);
             good = ig_buf_add(out, low, (size_t)n);
         }
-        if (!good) return full(err);
+        if (!good) return full(out, err);
     }
     return IG_OK;
 }
@@ -242,14 +251,16 @@ static ig_slice strip(const struct step *s, ig_slice text) {
 static ig_status prepend(const struct step *s, ig_slice text, ig_buf *out, bool *same, ig_err *err) {
     *same = text.n == 0;
     if (*same) return IG_OK;
-    return ig_buf_add(out, s->a.p, s->a.n) && ig_buf_add(out, text.p, text.n) ? IG_OK : full(err);
+    return ig_buf_add(out, s->a.p, s->a.n) && ig_buf_add(out, text.p, text.n) ? IG_OK : full(out, err);
 }
 
 ig_status ig_normal_apply(const ig_normal *n, ig_regex_scratch *scratch, ig_slice text, ig_buf *held,
                           ig_slice *out, ig_err *err) {
-    ig_buf made = ig_buf_init(TEXT_BYTES_MAX); /* the text is here, in *held, or the caller's */
+    const size_t n_max = text.n < TEXT_BYTES_MAX / GROWTH_MAX ? text.n * GROWTH_MAX + GROWTH_BYTES_FREE
+                                                              : TEXT_BYTES_MAX;
+    ig_buf made = ig_buf_init(n_max); /* the text is here, in *held, or the caller's */
     ig_status st = IG_OK;
-    held->n_max = TEXT_BYTES_MAX;
+    held->n_max = n_max;
     for (int i = 0; i < n->n && !st; i++) {
         const struct step *s = &n->step[i];
         bool same = true;

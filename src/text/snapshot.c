@@ -100,6 +100,15 @@ static yyjson_val *named_template(yyjson_doc *config, const char *name) {
     return NULL;
 }
 
+/* Something stands there that is no template: not the same as none. */
+static bool is_no_template(yyjson_doc *config, yyjson_val *found) {
+    yyjson_val *v = ig_json_get(yyjson_doc_get_root(config), "chat_template"), *item;
+    bool good = !v || yyjson_is_str(v) || yyjson_is_arr(v);
+    size_t i, max;
+    yyjson_arr_foreach(v, i, max, item) good = good && yyjson_is_str(ig_json_get(item, "name"));
+    return !good || found;
+}
+
 ig_status ig_template_source_from_snapshot(char **out, size_t *n, const ig_snapshot *s, const char *name,
                                            ig_err *err) {
     yyjson_doc *config = NULL;
@@ -120,6 +129,9 @@ ig_status ig_template_source_from_snapshot(char **out, size_t *n, const ig_snaps
         } else {
             st = ig_fail(err, IG_ELIMIT, "chat template: no memory");
         }
+    } else if (is_no_template(config, v)) {
+        st = ig_fail(err, IG_EFORMAT, "%s/tokenizer_config.json: chat_template is neither text nor a list of "
+                     "{name, template}", ig_snapshot_path(s));
     } else {
         st = ig_fail(err, IG_ENOTFOUND, "%s: no chat template \"%s\"", ig_snapshot_path(s), name);
     }

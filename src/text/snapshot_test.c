@@ -63,7 +63,7 @@ static ig_tokenizer *made(const ig_snapshot *s) {
 static bool ends_with(const ig_tokenizer *t, const uint32_t *want, int n) {
     int got = 0;
     const uint32_t *eos = ig_tokenizer_eos(t, &got);
-    return got == n && memcmp(eos, want, (size_t)n * sizeof *want) == 0;
+    return got == n && (n == 0 || memcmp(eos, want, (size_t)n * sizeof *want) == 0);
 }
 
 TEST(the_end_set_is_the_union_of_what_the_files_say) {
@@ -129,6 +129,31 @@ static void template_is(const ig_snapshot *s, const char *name, const char *want
     if (want) CHECK_MSG(st == IG_OK && n == strlen(want) && !strcmp(text, want), "%s: %s", name, err.msg);
     else CHECK(st == IG_ENOTFOUND && strstr(err.msg, name));
     free(text);
+}
+
+TEST(what_is_no_template_is_not_called_none) {
+    static const char *const wrong[] = {"5", "true", "{}", "{\"default\":\"x\"}", "[5]", "[\"x\"]",
+                                        "[{\"name\":\"default\",\"template\":5}]"};
+    static const char *const none[] = {"null", "[]", "[{\"name\":\"tool_use\",\"template\":\"x\"}]"};
+    char config[128], *text = NULL;
+    size_t n = 0;
+    ig_err err;
+    begin("{}");
+    ig_snapshot *s = opened();
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        snprintf(config, sizeof config, "{\"chat_template\":%s}", wrong[i]);
+        put("tokenizer_config.json", config);
+        ig_status st = ig_template_source_from_snapshot(&text, &n, s, "default", &err);
+        CHECK_MSG(st == IG_EFORMAT, "%s", wrong[i]);
+        CHECK(strstr(err.msg, "tokenizer_config.json: chat_template"));
+    }
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+        snprintf(config, sizeof config, "{\"chat_template\":%s}", none[i]);
+        put("tokenizer_config.json", config);
+        ig_status st = ig_template_source_from_snapshot(&text, &n, s, "default", &err);
+        CHECK_MSG(st == IG_ENOTFOUND, "%s", none[i]);
+    }
+    end(s);
 }
 
 TEST(the_template_is_a_file_of_its_own_or_in_the_tokenizers_config) {

@@ -12,6 +12,7 @@
 enum {
     IDS_SPARE = 1 << 16,       /* ids beyond four times the count of tokens */
     ADDED_MAX = 1 << 17,
+    PIECES_MAX = 64,           /* of a post-processor's template */
     MERGES_MAX = 1 << 23,
     DEPTH_MAX = 4
 };
@@ -226,6 +227,9 @@ static ig_status take_template(struct reading *r, yyjson_val *v) {
     size_t i, max;
     if (!yyjson_is_arr(single))
         return ig_fail(r->err, IG_EFORMAT, "tokenizer.json post_processor: no template");
+    if (yyjson_arr_size(single) > PIECES_MAX)
+        return ig_fail(r->err, IG_EFORMAT, "tokenizer.json post_processor: %zu pieces, limit %d",
+                       yyjson_arr_size(single), PIECES_MAX);
     if (p->n_before > 0 || p->n_after > 0)
         return ig_fail(r->err, IG_EFORMAT, "tokenizer.json: two TemplateProcessings are not supported");
     yyjson_arr_foreach(single, i, max, piece) {

@@ -208,3 +208,36 @@ TEST(hostile_files_are_refused_by_name) {
             "this Strip");
     refused(DECODER("{\"type\":\"ByteLevel\"},{\"type\":\"Fuse\"}"), "Fuse at this place");
 }
+
+/* Each piece looks its name up among the others: a few megabytes of them took minutes. */
+TEST(a_post_processor_of_many_pieces_is_refused) {
+    ig_buf b = ig_buf_init(1 << 20);
+    ig_buf_add_str(&b, "{\"decoder\":{\"type\":\"Fuse\"},\"model\":{\"vocab\":{\"a\":0},\"merges\":[]},"
+                       "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[");
+    for (int i = 0; i < 64; i++) ig_buf_add_str(&b, "{\"SpecialToken\":{\"id\":\"s\"}},");
+    ig_buf_add_str(&b, "{\"Sequence\":{\"id\":\"A\"}}],\"special_tokens\":{\"s\":{\"ids\":[]}}}}");
+    ig_buf_add(&b, "", 1);
+    refused(b.p, "65 pieces, limit 64");
+    ig_buf_free(&b);
+}
+
+/* 16 steps that each make 256 bytes of one would make a gigabyte of a letter. */
+TEST(a_normalizer_makes_no_giant_of_a_word) {
+    ig_buf b = ig_buf_init(1 << 20);
+    ig_tokens got = {0};
+    ig_err err = {0};
+    ig_buf_add_str(&b, "{\"decoder\":{\"type\":\"Fuse\"},\"model\":{\"vocab\":{\"a\":0},\"merges\":[]},"
+                       "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[");
+    for (int i = 0; i < 16; i++)
+        ig_buf_addf(&b, "%s{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"aaaaaaaaaa\"}",
+                    i ? "," : "");
+    ig_buf_add_str(&b, "]}}");
+    ig_buf_add(&b, "", 1);
+    ig_tokenizer *t = made(b.p, NULL);
+    ig_slice text = ig_slice_of("aa");
+    ig_status st = t ? ig_tokenizer_encode(t, NULL, text, (ig_encode_options){0}, &got, &err) : IG_OK;
+    CHECK_MSG(st == IG_ELIMIT && strstr(err.msg, "normalized text over 65568 bytes"), "%d %s", st, err.msg);
+    ig_tokenizer_free(t);
+    ig_tokens_free(&got);
+    ig_buf_free(&b);
+}
