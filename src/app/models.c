@@ -196,18 +196,14 @@ static char *find_in_hubs(const char *org_name) {
 
 /* ---- what a person says -------------------------------------------------------------------------------- */
 
-/* A file of a snapshot stands for its folder: so does a shard of one. */
+/* A file of a snapshot stands for its folder. */
 static char *path_of(const char *arg) {
-    static const char *const ends[] = {"config.json", ".safetensors", ".safetensors.index.json"};
+    static const char *const parts[] = {"config.json", "model.safetensors", "model.safetensors.index.json"};
     const char *slash = strrchr(arg, '/'), *name = slash ? slash + 1 : arg;
-    const size_t n = strlen(name);
-    bool part = false;
-    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
-        const size_t n_end = strlen(ends[i]);
-        part = part || (n >= n_end && strcmp(name + n - n_end, ends[i]) == 0);
-    }
-    if (!part || is_folder(arg)) return strdup(arg);
-    return slash == arg ? strdup("/") : slash ? strndup(arg, (size_t)(slash - arg)) : strdup(".");
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (strcmp(name, parts[i]) == 0)
+            return slash == arg ? strdup("/") : slash ? strndup(arg, (size_t)(slash - arg)) : strdup(".");
+    return strdup(arg);
 }
 
 bool ig_models_gguf_in(char *out, size_t cap, const char *folder) {

@@ -170,9 +170,6 @@ TEST(a_snapshot_is_found_as_a_folder_by_a_file_of_it_and_in_hub_caches) {
     finds_folder("org/gone", NULL, NULL);
     snprintf(path, sizeof path, "%s/models/Gamma-3-bf16/config.json", cache);
     finds_folder(path, "models/Gamma-3-bf16", "Gamma-3-bf16");
-    touch_below("models/Gamma-3-bf16", "model-00001-of-00002.safetensors", "");
-    snprintf(path, sizeof path, "%s/models/Gamma-3-bf16/model-00001-of-00002.safetensors", cache);
-    finds_folder(path, "models/Gamma-3-bf16", "Gamma-3-bf16");
     char name[64];
     snprintf(path, sizeof path, "%s/models/not-one", cache);
     CHECK(!ig_models_gguf_in(name, sizeof name, path));
