@@ -11,17 +11,17 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n);
 
-static char folder[64], path[96];
+static char home[64], file_path[96];
 
 static void drop_folder(void) {
-    unlink(path);
-    snprintf(path, sizeof path, "%s/model.safetensors", folder);
-    unlink(path);
-    rmdir(folder);
+    unlink(file_path);
+    snprintf(file_path, sizeof file_path, "%s/model.safetensors", home);
+    unlink(file_path);
+    rmdir(home);
 }
 
 static void write_file(const void *p, size_t n) {
-    FILE *f = fopen(path, "w");
+    FILE *f = fopen(file_path, "w");
     ig_assert(f != NULL && fwrite(p, 1, n, f) == n && fclose(f) == 0);
 }
 
@@ -32,11 +32,11 @@ static void make_folder(void) {
     const uint64_t length = sizeof head - 1;
     memcpy(bytes, &length, 8);
     memcpy(bytes + 8, head, length);
-    snprintf(folder, sizeof folder, "/tmp/ig-fuzz-XXXXXX");
-    ig_assert(mkdtemp(folder) != NULL);
-    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    snprintf(home, sizeof home, "/tmp/ig-fuzz-XXXXXX");
+    ig_assert(mkdtemp(home) != NULL);
+    snprintf(file_path, sizeof file_path, "%s/model.safetensors", home);
     write_file(bytes, sizeof bytes);
-    snprintf(path, sizeof path, "%s/config.json", folder);
+    snprintf(file_path, sizeof file_path, "%s/config.json", home);
     atexit(drop_folder);
 }
 
@@ -53,10 +53,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n) {
     ig_model *m = NULL;
     ig_model_info info;
     ig_err err = {0};
-    if (!folder[0]) make_folder();
+    if (!home[0]) make_folder();
     write_file(p, n);
     ig_log_set_level(IG_LOG_ERROR);
-    if (ig_snapshot_open(&s, folder, &err) != IG_OK) {
+    if (ig_snapshot_open(&s, home, &err) != IG_OK) {
         ig_assert(err.msg[0] && !s);
         return 0;
     }
