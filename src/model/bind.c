@@ -26,8 +26,6 @@ typedef struct binding {
     ig_source *s;
     load *loads;
     int n_loads, loads_max;
-    size_t n_floats;
-    float *floats;
 } binding;
 
 static int dim_of(const ig_model_config *c, ig_dim d) {
@@ -48,20 +46,20 @@ static ig_status bind_vector(const float **out, binding *b, const ig_weight_spec
         return ig_fail(err, IG_EFORMAT, "%s: tensor %.*s is a vector in %s; F32, F16 or BF16 expected",
                        b->s->path, (int)t->name.n, t->name.p, t->fmt->name);
     uint8_t *bytes = malloc((size_t)t->n_bytes);
-    if (!bytes) return ig_fail(err, IG_ELIMIT, "no memory for %llu bytes", (unsigned long long)t->n_bytes);
-    ig_status st = ig_source_read(b->s, t, 0, 1, bytes, NULL, err);
+    float *v = malloc((size_t)t->n_cols * sizeof *v); /* one by one: settings may name sizes that no file has */
+    ig_status st = bytes && v ? ig_source_read(b->s, t, 0, 1, bytes, NULL, err)
+                              : ig_fail(err, IG_ELIMIT, "no memory for %d norm weights", t->n_cols);
     if (st == IG_OK) {
-        float *v = b->floats + b->n_floats;
         ig_kern_reference(IG_KERN_DEQUANT, t->fmt)->fn.dequant(v, bytes, t->n_cols);
         for (int i = 0; i < t->n_cols && row->less_one && b->s->from.snapshot; i++) v[i] += 1.0f;
         for (int i = 0; i < t->n_cols && st == IG_OK; i++)
             if (!isfinite(v[i]))
                 st = ig_fail(err, IG_EFORMAT, "%s: tensor %.*s holds %g at %d", b->s->path, (int)t->name.n,
                              t->name.p, (double)v[i], i);
-        b->n_floats += (size_t)t->n_cols;
-        *out = v;
     }
     free(bytes);
+    if (st == IG_OK) *out = v;
+    else free(v);
     return st;
 }
 
@@ -198,9 +196,7 @@ ig_status ig_model_bind(ig_model *m, ig_source *s, const ig_model_options *o, ig
     binding b = {.m = m, .s = s, .loads_max = c->n_layers * IG_LAYER_WEIGHTS_MAX + IG_LAYER_WEIGHTS_MAX};
     ig_status st = IG_OK;
     b.loads = calloc((size_t)b.loads_max, sizeof *b.loads);
-    m->vectors = b.floats = calloc((size_t)(c->width > c->head_dim ? c->width : c->head_dim),
-                                   (size_t)(c->n_layers + 1) * IG_LAYER_VECTORS_MAX * sizeof(float));
-    if (!b.loads || !b.floats) {
+    if (!b.loads) {
         st = ig_fail(err, IG_ELIMIT, "no memory to bind %d layers", c->n_layers);
         goto out;
     }

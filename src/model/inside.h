@@ -12,7 +12,7 @@ enum {
 };
 typedef struct ig_layer {
     ig_weight w[IG_LAYER_WEIGHTS_MAX];
-    const float *v[IG_LAYER_VECTORS_MAX]; /* NULL: the family has none */
+    const float *v[IG_LAYER_VECTORS_MAX]; /* malloc'd; NULL: the family has none */
     ig_attention attention;
     int rope;
 } ig_layer;
@@ -75,7 +75,6 @@ struct ig_model {
     ig_pool *pool;
     uint8_t *panels; /* all matrices, one mapping */
     size_t panels_bytes;
-    float *vectors;
     uint64_t n_params, decode_bytes;
 };
 

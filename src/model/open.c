@@ -306,10 +306,15 @@ out:
     return st;
 }
 
+static void free_vectors(ig_layer *l) {
+    for (int i = 0; i < IG_LAYER_VECTORS_MAX; i++) free((void *)(uintptr_t)l->v[i]);
+}
+
 void ig_model_close(ig_model *m) {
     if (!m) return;
     if (m->panels) ig_pages_unmap(m->panels, m->panels_bytes);
-    free(m->vectors);
+    free_vectors(&m->top);
+    for (int i = 0; m->layers && i < m->config.n_layers; i++) free_vectors(&m->layers[i]);
     for (int i = 0; i < IG_ROPES; i++) free(m->inv_freq[i]);
     free(m->layers);
     free(m);
