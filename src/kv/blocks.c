@@ -263,6 +263,7 @@ static bool last_row_finite(const ig_kv_pool *p, const ig_kv_seq *s) {
     const int at = s->n_tokens - 1, row = at % IG_KV_BLOCK_TOKENS;
     for (int g = 0; g < p->n_groups; g++) {
         const ig_kv_group *of = &p->shape.group[g];
+        if (at / IG_KV_BLOCK_TOKENS < s->first[g]) continue; /* window 1: seen when it went */
         const int block = s->block[g][at / IG_KV_BLOCK_TOKENS];
         for (int layer = 0; layer < of->n_layers; layer++)
             for (int head = 0; head < of->n_kv_heads; head++)
@@ -313,9 +314,9 @@ static void give_back(ig_kv_pool *p, ig_kv_seq *s) {
     for (int g = 0; g < p->n_groups; g++) {
         const int from = keep_from(p, s, g);
         if (s->first[g] >= from) continue;
-        const bool finite = ig_kv_seq_finite(p, s);
+        if (!ig_kv_seq_finite(p, s)) s->spoiled = true; /* what says so may be among what goes */
         for (int i = s->first[g]; i < from; i++) {
-            if (!finite) scrub_block(p, g, s->block[g][i]);
+            if (s->spoiled) scrub_block(p, g, s->block[g][i]);
             ig_kv_block_drop(p, g, s->block[g][i]);
             s->block[g][i] = NONE;
         }

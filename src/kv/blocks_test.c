@@ -100,6 +100,45 @@ TEST(a_pool_of_a_wrong_size_is_refused_with_the_number) {
     CHECK(ig_kv_pool_make(&p, big, (ig_kv_room){{1 << 24}}, 1, 64, &err) == IG_ELIMIT && p == NULL);
 }
 
+TEST(a_window_of_one_lets_go_of_the_last_row_and_says_no_in_good_order) {
+    const ig_kv_shape narrow = {2, {{1, 1, 8, 0}, {1, 1, 8, 1}}};
+    ig_kv_pool *p = NULL;
+    uint32_t x[65] = {0};
+    CHECK(ig_kv_pool_make(&p, narrow, (ig_kv_room){{1, 2}}, 2, 128, NULL) == IG_OK);
+    ig_kv_seq *s = ig_kv_seq_open(p);
+
+    CHECK(ig_kv_seq_reserve(p, s, 64));
+    s->n_tokens = 64;
+    CHECK(!ig_kv_seq_reserve(p, s, 65)); /* nothing of the window is read by row 64 */
+    CHECK(s->first[1] == 1 && ig_kv_seq_finite(p, s));
+    ig_kv_prefix_insert(p, s, x, 64);
+    ig_kv_seq_close(p, s);
+    s = ig_kv_seq_open(p);
+    CHECK(ig_kv_prefix_attach(p, s, x, 65) == 64);
+    CHECK(ig_kv_seq_finite(p, s)); /* asked when it is cancelled before its first step */
+    check_pool(p);
+    ig_kv_pool_free(p);
+}
+
+TEST(a_window_of_one_that_was_not_finite_is_not_forgotten_with_its_block) {
+    const ig_kv_shape narrow = {2, {{1, 1, 8, 0}, {2, 1, 8, 1}}};
+    ig_kv_pool *p = NULL;
+    CHECK(ig_kv_pool_make(&p, narrow, (ig_kv_room){{2, 2}}, 1, 128, NULL) == IG_OK);
+    ig_kv_seq *s = ig_kv_seq_open(p);
+
+    CHECK(ig_kv_seq_reserve(p, s, 64));
+    ig_kv_at(p, s->block[1][0], (ig_kv_layer){1, 0}, 0)[63] = 0x7e00; /* the last row, not in the last layer */
+    s->n_tokens = 64;
+    CHECK(ig_kv_seq_reserve(p, s, 65) && s->first[1] == 1);
+    CHECK(!ig_kv_seq_finite(p, s));
+    ig_kv_seq_close(p, s);
+    s = ig_kv_seq_open(p);
+    CHECK(ig_kv_seq_reserve(p, s, 128));
+    for (int b = 0; b < 2; b++) /* scrubbed */
+        CHECK(ig_kv_at(p, s->block[1][b], (ig_kv_layer){1, 0}, 0)[63] == 0);
+    ig_kv_pool_free(p);
+}
+
 TEST(what_is_not_finite_is_seen_and_scrubbed) {
     ig_kv_pool *p = pool_of(4, 1, 256);
     uint32_t x[100] = {0};
