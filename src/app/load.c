@@ -59,7 +59,11 @@ typedef struct text_job {
 /* Its source: the file that was asked for, else the model's own. malloc'd. */
 static ig_status template_source(const text_job *j, char **out, size_t *n, ig_err *err) {
     ig_slice own;
-    if (j->template_path) return ig_file_slurp(out, n, j->template_path, TEMPLATE_BYTES_MAX, err);
+    if (j->template_path) {
+        ig_err why;
+        ig_status st = ig_file_slurp(out, n, j->template_path, TEMPLATE_BYTES_MAX, &why);
+        return st ? ig_fail(err, st, "--chat-template %s", why.msg) : IG_OK;
+    }
     if (j->snapshot) return ig_template_source_from_snapshot(out, n, j->snapshot, "default", err);
     ig_status st = ig_gguf_get_string(j->gguf, "tokenizer.chat_template", &own, err);
     if (st) return st;
