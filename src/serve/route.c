@@ -107,9 +107,9 @@ static bool put_model(ig_serve *s, ig_buf *out) {
            ig_buf_addf(
                out,
                ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"ingle\",\"context_window\":%d,"
-               "\"max_safe_context\":%d,\"vision\":false,\"reasoning\":false,\"tools\":false,\"loaded\":true,"
-               "\"size_bytes\":%llu,\"adapters\":[]}",
-               (long long)s->config.model_created_s, plan.n_ctx, plan.n_ctx,
+               "\"max_safe_context\":%d,\"chat_template\":%s,\"vision\":false,\"reasoning\":false,"
+               "\"tools\":false,\"loaded\":true,\"size_bytes\":%llu,\"adapters\":[]}",
+               (long long)s->config.model_created_s, plan.n_ctx, plan.n_ctx, s->template ? "true" : "false",
                (unsigned long long)plan.weights_bytes);
 }
 

@@ -10,6 +10,7 @@ import os
 import pathlib
 import re
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -90,8 +91,8 @@ ENDLESS = "What is the capital of France?"
 
 
 class Server:
-    def __init__(self, *flags, env=None, limit_files=None):
-        command = [program_path(), "serve", "--port", "0", *flags, model_path()]
+    def __init__(self, *flags, model=None, env=None, limit_files=None):
+        command = [program_path(), "serve", "--port", "0", *flags, model or model_path()]
         self.log = []
         few = limit_files and (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit_files, limit_files)))
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -236,6 +237,19 @@ def start_server():
     yield start
     for s in started:
         s.stop()
+
+
+@pytest.fixture(scope="session")
+def base_model(tmp_path_factory):
+    """The starter without its chat template: the key has another name of the same length."""
+    path = tmp_path_factory.mktemp("base") / "base.gguf"
+    shutil.copyfile(model_path(), path)
+    with open(path, "r+b") as f:
+        at = f.read(16 << 20).index(b"tokenizer.chat_template")
+        f.seek(at)
+        f.write(b"tokenizer.chat_nothing_")
+    yield str(path)
+    path.unlink()
 
 
 @pytest.fixture(scope="session")

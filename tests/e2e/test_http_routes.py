@@ -35,6 +35,20 @@ def test_models_list_and_one(server):
     assert server.get("/v1/models/" + m["id"]).json() == m
     a = server.get("/v1/models/no%2Fsuch")
     assert a.status_code == 404 and a.json()["error"]["code"] == "model_not_found"
+    assert m["chat_template"] is True
+
+
+def test_a_base_model_says_that_it_has_no_template_and_completes(start_server, base_model, tmp_path):
+    base = start_server(model=base_model)
+    assert base.get("/v1/models").json()["data"][0]["chat_template"] is False
+    assert base.post("/v1/completions", {"prompt": "Once upon", "max_tokens": 2}).json()["usage"]["completion_tokens"] == 2
+    refused = base.chat(max_tokens=2)
+    assert refused.status_code == 400 and "--chat-template" in refused.json()["error"]["message"]
+    template = tmp_path / "template"
+    template.write_text("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}")
+    given = start_server("--chat-template", str(template), model=base_model)
+    assert given.get("/v1/models").json()["data"][0]["chat_template"] is True
+    assert given.chat(max_tokens=2).status_code == 200
 
 
 def test_v1_lists_what_is_there(server):

@@ -555,6 +555,34 @@ def test_a_key_is_asked_for_once(browser, start_server):
     assert not b.js("$('keys').open")
 
 
+def test_a_base_model_is_told_before_anybody_writes(browser, start_server, base_model, tmp_path):
+    port = str(free_port())
+    first = start_server("--port", port, model=base_model)
+    b = visit(browser, first.url)
+    b.until("server.model !== null")
+    shown = b.js("$('empty').innerText")
+    assert "completes text" in shown and f"curl {first.url}/v1/completions" in shown
+    assert "generate path/to/model --raw" in shown and "--chat-template FILE" in shown
+    assert b.js("$('input').disabled && $('send').disabled && $('clip').disabled")
+    assert b.js("getComputedStyle(document.querySelector('.tries')).display") == "none"
+    assert b.js(CONTRAST) == []
+    for width in (320, 390, 1280):
+        b.size(width, 800, mobile=width < 500)
+        assert b.js("document.documentElement.scrollWidth") <= width
+        assert b.js("$('log').scrollWidth <= $('log').clientWidth + 1")
+        assert b.js("$('log').scrollTop") == 0 and b.js("$('jump').hidden")
+    first.stop()
+    template = tmp_path / "template"
+    template.write_text("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}")
+    b.until("!$('banner').hidden || (checkServer(), false)")
+    start_server("--port", port, "--chat-template", str(template), model=base_model)
+    b.until("!$('input').disabled")  # with a template it chats
+    assert b.js("$('base').hidden") and b.js("document.querySelectorAll('.tries button')[0].offsetParent !== null")
+    short(b, 2)
+    ask(b, "Hello")
+    assert b.js("!!answerOf(chat.msgs[1]).usage")
+
+
 # ---- how it looks and feels -----------------------------------------------------------------------------------
 
 
