@@ -120,6 +120,7 @@ typedef struct board_row {
  * last steps; the sums fade. */
 typedef struct step_cost {
     double rr, rk, kk, rt, kt, row_ns, key_ns;
+    double least_ns; /* the cheapest row of any step, keys and all; 0: none yet */
 } step_cost;
 
 struct ig_engine {

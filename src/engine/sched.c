@@ -207,6 +207,7 @@ void ig_sched_measure(ig_engine *e, const ig_rows *rows, uint64_t ns) {
     for (int i = 0; i < rows->n_rows; i++) k += keys_of(e, rows->pos[i]);
     c->rr = fade * c->rr + r * r, c->rk = fade * c->rk + r * k, c->kk = fade * c->kk + k * k;
     c->rt = fade * c->rt + r * t, c->kt = fade * c->kt + k * t;
+    if (c->least_ns == 0 || t / r < c->least_ns) c->least_ns = t / r;
     const double det = c->rr * c->kk - c->rk * c->rk;
     c->row_ns = c->rt / c->rr, c->key_ns = 0; /* all by rows, while steps are too alike to tell */
     if (det < 1e-4 * c->rr * c->kk) return;
@@ -235,7 +236,10 @@ static int prefill_rows(const ig_engine *e, int n_decode) {
         if (g->n_take > 0) left_ns -= row_cost(e, g->seq->n_tokens);
         else if (g->seq->n_tokens > far) far = g->seq->n_tokens;
     }
-    const double a_row = row_cost(e, far + least);
+    /* After far rows alone the fit may give all to the keys; then a new prompt's first rows seem to be free. No
+     * row costs less than the cheapest that was ever seen. */
+    double a_row = row_cost(e, far + least);
+    if (a_row < e->cost.least_ns) a_row = e->cost.least_ns;
     if (left_ns >= a_row * (double)chunk) return chunk;
     int n = left_ns > 0.0 ? (int)(left_ns / a_row) / SLICE_ROWS * SLICE_ROWS : 0;
     return n > least ? n : least;
