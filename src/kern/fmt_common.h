@@ -43,6 +43,29 @@ static inline uint32_t codes_word(const uint8_t code[32], int j) {
     return w;
 }
 
+/* Planes hold some bits of each code, those from bit `shift` on, where a code has another width than 4 or 8.
+ * Two bits: [2 runs of 16 inputs][16 lanes][4 bytes], bits 2j and 2j + 1 of byte i: input 4j + i of the run. */
+enum { PLANE2_BYTES = 128, PLANE1_BYTES = 64 };
+static inline int plane2_at(const uint8_t *plane, int lane, int k) {
+    return plane[k / 16 * 64 + lane * 4 + (k & 3)] >> (k & 15) / 4 * 2 & 3;
+}
+static inline void pack_plane2(uint8_t *plane, const uint8_t code[32], int shift, int lane) {
+    for (int run = 0; run < 2; run++) {
+        uint32_t w = 0;
+        for (int j = 0; j < 4; j++) w |= (codes_word(code, 4 * run + j) >> shift & 0x03030303u) << 2 * j;
+        __builtin_memcpy(plane + run * 64 + lane * 4, &w, 4);
+    }
+}
+/* One bit: [16 lanes][4 bytes], bit j of byte i: input 4j + i. */
+static inline int plane1_at(const uint8_t *plane, int lane, int k) {
+    return plane[lane * 4 + (k & 3)] >> k / 4 & 1;
+}
+static inline void pack_plane1(uint8_t *plane, const uint8_t code[32], int shift, int lane) {
+    uint32_t w = 0;
+    for (int j = 0; j < 8; j++) w |= (codes_word(code, j) >> shift & 0x01010101u) << j;
+    __builtin_memcpy(plane + lane * 4, &w, 4);
+}
+
 /* Where input k stands when the middle two of each four change places, so that the even and the odd bytes of
  * a vector are neighbouring inputs: what a kernel for int16 activations wants. */
 static inline int middle_turned(int k) {

@@ -1,18 +1,17 @@
 /* fmt_q5_0: Q5_0 of GGUF. Blocks of 32 inputs, 5-bit codes.
  *     file:  {f16 d, u32 high, u8 qs[16]}   w = d * (code - 16)
  *            byte i of qs: input i in the low nibble, input i + 16 in the high one; bit k of high: input k
- *     panel: nibbles as in fmt_common.h; fifth bits [16 lanes][4 bytes], bit j of byte i: input 4j + i; d[16]
+ *     panel: nibbles, then a plane of the fifth bits, as in fmt_common.h; d[16]
  * Sum, blocks ascending, isum = exact sum of code * q:
  *     acc = fma(d, a.scale * (float)(isum - 16 * a.qsum), acc) */
 #include "kern/fmt_common.h"
 
 FMT_DECLARE(q5_0);
 
-enum { HIGH_AT = NIBBLES_BYTES, D_AT = HIGH_AT + 64, BLOCK_BYTES = D_AT + 32 };
+enum { HIGH_AT = NIBBLES_BYTES, D_AT = HIGH_AT + PLANE1_BYTES, BLOCK_BYTES = D_AT + 32 };
 
 static inline int code_at(const uint8_t *block, int lane, int k) {
-    int high = block[HIGH_AT + lane * 4 + (k & 3)] >> (k / 4) & 1;
-    return nibble_at(block, lane, k) | high << 4;
+    return nibble_at(block, lane, k) | plane1_at(block + HIGH_AT, lane, k) << 4;
 }
 /* Bit i of b as the lowest of byte i. */
 static inline uint64_t spread(uint8_t b) {
@@ -64,11 +63,9 @@ static void unpack_q5_0(float *out, const uint8_t *panel, int lane, int n_cols) 
 static void pack_q5_0(uint8_t *panel, const uint8_t *row, int lane, int n_cols) {
     for (int b = 0; b < n_cols / 32; b++, panel += BLOCK_BYTES, row += 22) {
         uint8_t code[32];
-        uint32_t high = 0;
         codes_of_file(code, row);
         pack_nibbles(panel, code, lane);
-        for (int j = 0; j < 8; j++) high |= (codes_word(code, j) >> 4 & 0x01010101u) << j;
-        __builtin_memcpy(panel + HIGH_AT + lane * 4, &high, 4);
+        pack_plane1(panel + HIGH_AT, code, 4, lane);
         __builtin_memcpy(panel + D_AT + lane * 2, row, 2);
     }
 }

@@ -2,9 +2,8 @@
  *     file:  {u8 low[128], u8 high[64], i8 sc[16], f16 d}   w = (d * sc) * (code - 32)
  *            128 inputs have 64 bytes of low and 32 of high. Byte l of high has two bits each for the inputs
  *            l, l + 32, l + 64, l + 96; bytes l and l + 32 of low: the first two, high nibbles the others
- *     panel: 8 times {nibbles as in fmt_common.h; top bits [2 runs][16 lanes][4 bytes], bits 2j and 2j + 1 of
- *            byte i for input 4j + i of the run; sc i8[2 runs][16]}, then d[16]; the middle two of each four
- *            inputs change places
+ *     panel: 8 times {nibbles, then a plane of the two top bits, as in fmt_common.h; sc i8[2 runs][16]}, then
+ *            d[16]; the middle two of each four inputs change places
  * Activations are int16, as for Q8_0 and for its reason: files keep in Q6_K what they fear to round.
  * Sum, runs ascending, isum = exact sum of code * q16 over the run, ds = d * (float)sc, rounded:
  *     acc = fma(ds, a.scale16 * (float)(isum - 32 * a.qsum16), acc) */
@@ -15,7 +14,7 @@ FMT_DECLARE(q6_k);
 enum { GROUP = 256, FILE_BYTES = 210, HIGH_AT = 128, FILE_SC_AT = 192, FILE_D_AT = 208 }; /* in the file */
 enum {
     TOP_AT = NIBBLES_BYTES, /* in a block of the panel */
-    SC_AT = TOP_AT + 128,
+    SC_AT = TOP_AT + PLANE2_BYTES,
     BLOCK_BYTES = SC_AT + 32,
     D_AT = 8 * BLOCK_BYTES, /* in a group of the panel */
     GROUP_BYTES = D_AT + 32
@@ -30,8 +29,7 @@ static void codes_of_file(uint8_t code[32], const uint8_t *group, int j) {
 }
 static inline int code_at(const uint8_t *block, int lane, int input) {
     int k = middle_turned(input);
-    int top = block[TOP_AT + k / 16 * 64 + lane * 4 + (k & 3)] >> (k & 15) / 4 * 2 & 3;
-    return nibble_at(block, lane, k) | top << 4;
+    return nibble_at(block, lane, k) | plane2_at(block + TOP_AT, lane, k) << 4;
 }
 static inline float signed_at(const uint8_t *p) {
     return (float)(int8_t)*p;
@@ -86,13 +84,8 @@ static void pack_q6_k(uint8_t *panel, const uint8_t *row, int lane, int n_cols) 
             codes_of_file(code, row, j);
             for (int k = 0; k < 32; k++) turned[k] = code[middle_turned(k)]; /* its own inverse */
             pack_nibbles(w, turned, lane);
-            for (int run = 0; run < 2; run++) {
-                uint32_t top = 0;
-                for (int i = 0; i < 4; i++)
-                    top |= (codes_word(turned, run * 4 + i) >> 4 & 0x03030303u) << 2 * i;
-                __builtin_memcpy(w + TOP_AT + run * 64 + lane * 4, &top, 4);
-                w[SC_AT + run * 16 + lane] = row[FILE_SC_AT + 2 * j + run];
-            }
+            pack_plane2(w + TOP_AT, turned, 4, lane);
+            for (int run = 0; run < 2; run++) w[SC_AT + run * 16 + lane] = row[FILE_SC_AT + 2 * j + run];
         }
         __builtin_memcpy(panel + D_AT + lane * 2, row + FILE_D_AT, 2);
     }
