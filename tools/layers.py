@@ -17,6 +17,7 @@ import tempfile
 LAYERS = {  # folder: what it may include, besides itself; each line names only folders above it
     "base": [],
     "file": ["base"],
+    "hub": ["base", "file"],
     "kern": ["base"],
     "kv": ["base", "file", "kern"],
     "op": ["base", "kern", "kv"],
@@ -26,12 +27,12 @@ LAYERS = {  # folder: what it may include, besides itself; each line names only 
     "train": ["base", "file", "kern", "op", "text", "model"],
     "serve": ["base", "file", "text", "engine"],
     "desk": ["base", "file"],
-    "app": ["base", "file", "kern", "kv", "op", "text", "model", "engine", "train", "serve"],
+    "app": ["base", "file", "hub", "kern", "kv", "op", "text", "model", "engine", "train", "serve"],
 }
 BUILT = {"gen", "simd"}  # made by the build, and kern's own vocabulary: not folders
 TEST_HEADER = "base/test.h"  # the one other header that tests may include
 
-SYSTEM = {"sys", "linux", "arpa", "net", "netinet", "asm"}  # <sys/mman.h> and its like
+SYSTEM = {"sys", "linux", "arpa", "net", "netinet", "asm", "curl", "openssl"}  # <sys/mman.h> and its like
 INCLUDE = re.compile(r'\s*#\s*include\s*["<]([a-z0-9_]+)/([^">]+)[">]')
 
 

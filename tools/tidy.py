@@ -28,7 +28,7 @@ PRINTING = "printf vprintf puts putchar fputs fprintf vfprintf perror".split()
 HEAP = "malloc calloc realloc aligned_alloc posix_memalign strdup strndup asprintf vasprintf".split()
 # base holds log.c and the assert; the engine side takes its memory once, at start.
 MAY_PRINT = {"base", "app", "desk"}
-MAY_HEAP = {"base", "file", "text", "serve", "app", "desk", "train", "kv", "engine", "model"}
+MAY_HEAP = {"base", "file", "hub", "text", "serve", "app", "desk", "train", "kv", "engine", "model"}
 # MHD_queue_response: src/serve/mhd_errors.c stands before a library's function, and says why.
 SYMBOL = re.compile(r"(ig_\w+|op_\w+|main|LLVMFuzzer\w+|MHD_queue_response)$")
 LATER = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b")

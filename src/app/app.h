@@ -20,8 +20,9 @@ typedef enum ig_exit {
     IG_EXIT_USAGE = 2,        /* command line */
     IG_EXIT_NOT_FOUND = 3,    /* model or file not found, or ambiguous */
     IG_EXIT_MEMORY = 4,       /* does not fit in memory */
+    IG_EXIT_NETWORK = 5,      /* the hub could not be reached, refused or broke off */
     IG_EXIT_CORRUPT = 6,      /* a file that is damaged or that we do not run */
-    IG_EXIT_BUSY = 7,         /* the port is taken */
+    IG_EXIT_BUSY = 7,         /* the port is taken, or another process holds what is wanted */
     IG_EXIT_ENGINE = 70,      /* the engine failed or hangs */
     IG_EXIT_INTERRUPTED = 130,
     IG_EXIT_TERMINATED = 143
@@ -119,5 +120,10 @@ int ig_cmd_tokens(int argc, char **argv);
 int ig_cmd_show(int argc, char **argv);
 int ig_cmd_bench(int argc, char **argv);
 int ig_cmd_version(int argc, char **argv);
+int ig_cmd_get(int argc, char **argv);
+int ig_cmd_ls(int argc, char **argv);
+int ig_cmd_rm(int argc, char **argv);
+int ig_cmd_gc(int argc, char **argv);
+int ig_cmd_scan(int argc, char **argv);
 
 #endif

@@ -133,7 +133,8 @@ static const char *model(void) {
 
 TEST(every_verb_prints_its_help_on_stdout) {
     static verb_fn *const verbs[] = {ig_cmd_serve, ig_cmd_chat,  ig_cmd_generate, ig_cmd_tokens,
-                                     ig_cmd_show,  ig_cmd_bench, ig_cmd_version};
+                                     ig_cmd_show,  ig_cmd_bench, ig_cmd_get,      ig_cmd_ls,
+                                     ig_cmd_rm,    ig_cmd_gc,    ig_cmd_scan,     ig_cmd_version};
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
         child c;
         CHECK(run(&c, verbs[i], WORDS("x", "--help"), NULL) == IG_EXIT_OK);

@@ -5,6 +5,7 @@
  *          at once. An engine whose step takes longer than --watchdog is given up with exit code 70: a server
  *          that looks healthy and never answers is worse than none. */
 #include "app/load.h"
+#include "hub/hub.h"
 #include "serve/serve.h"
 
 #include <arpa/inet.h>
@@ -168,6 +169,18 @@ static void print_ready(const ig_loaded *l, const char *url, int port, const cha
     yyjson_mut_doc_free(doc);
 }
 
+/* For `ingle rm` and `ingle gc`, which leave alone what is served. NULL, and a word in the log, when it cannot
+ * be written down: a server is of use without. */
+static ig_hub_server *note_server(const char *path, const char *model, const char *url, int port) {
+    char state[3072];
+    ig_hub_server *s = NULL;
+    ig_err err = {.msg = "no HOME"};
+    if (!ig_hub_state_dir(state, sizeof state) ||
+        ig_hub_server_begin(&s, state, path, model, url, port, &err))
+        ig_log(IG_LOG_WARN, "server_not_noted reason=\"%s\"", err.msg);
+    return s;
+}
+
 /* Until a signal came (0), or the engine hangs (70). */
 static int watch(const serve_options *o, ig_engine *e) {
     while (!ig_signals_wait(WATCH_MS)) {
@@ -195,10 +208,12 @@ static int run(serve_options *o, ig_loaded *l) {
         return err.code == IG_ELIMIT ? say_taken(o, "") : ig_app_fail(&err);
     snprintf(url, sizeof url, strchr(o->host, ':') ? "http://[%s]:%d" : "http://%s:%d", o->host,
              ig_serve_port(s));
+    ig_hub_server *noted = note_server(l->path, name, url, ig_serve_port(s));
     print_banner(o, l, url);
     print_ready(l, url, ig_serve_port(s), name);
 
     int code = watch(o, l->engine);
+    ig_hub_server_end(noted);
     if (code == IG_EXIT_ENGINE) {
         fprintf(stderr, "ingle: the engine does not answer; giving up\n");
         _exit(code); /* stopping in order would wait for the very thread that hangs */

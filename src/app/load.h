@@ -11,15 +11,15 @@
 /* ---- models.c: which file --------------------------------------------------------------------------- */
 
 /* The path of a .gguf file or of a snapshot's folder, from: such a path; that of a snapshot's config.json or
- * model.safetensors; org/name, looked for in the Hugging Face caches; words that all occur in a name in the
- * cache's models folder, in any case; or NULL: the only model there, else the starter. *path is malloc'd.
- * Says why and returns 3 otherwise. */
+ * model.safetensors; org/name or org/name:Q4_K_M, looked for in the hub's cache (on a terminal a download is
+ * offered); words that all occur in a name that `ingle ls` shows, in any case; or NULL: the only model of the
+ * models folder, else the starter, else the only one of the cache. *path is malloc'd. Says why otherwise. */
 int ig_models_find(char **path, const char *arg);
 /* What /v1/models shows: the file's name without .gguf, the folder's name, or org/name in a hub cache. */
 void ig_models_name(char *out, size_t cap, const char *path);
 /* $INGLE_CACHE, else $XDG_CACHE_HOME/ingle, else ~/.cache/ingle. malloc'd; NULL: no HOME, or no memory. */
 char *ig_models_cache_dir(void);
-/* Could `arg` be a model: is it a path or a name of a GGUF file, or part of a name in the folder? */
+/* Could `arg` be a model: is it a path or a name of a GGUF file, or part of a name on this machine? */
 bool ig_models_knows(const char *arg);
 /* The name of a GGUF file in the folder, the first of them; false: there is none. */
 bool ig_models_gguf_in(char *out, size_t cap, const char *folder);

@@ -22,6 +22,11 @@ static const struct verb {
     {"tokens", NULL, ig_cmd_tokens, "show how a text is cut into tokens"},
     {"show", NULL, ig_cmd_show, "what a model file holds, and whether it runs here"},
     {"bench", "benchmark", ig_cmd_bench, "measure speed and memory"},
+    {"get", "pull", ig_cmd_get, "download a model from a hub, or go on with a download"},
+    {"ls", "list", ig_cmd_ls, "the models on this machine"},
+    {"rm", NULL, ig_cmd_rm, "remove a model"},
+    {"gc", NULL, ig_cmd_gc, "find and remove what nothing uses in the hub's cache"},
+    {"scan", NULL, ig_cmd_scan, "look at every model anew, and say what does not run"},
     {"version", NULL, ig_cmd_version, "version, CPU and kernels"},
 };
 enum { N_VERBS = sizeof verbs / sizeof *verbs };
@@ -45,13 +50,12 @@ static void overview(FILE *to) {
     for (int i = 0; i < N_VERBS; i++) fprintf(to, "  %-10s %s\n", verbs[i].name, verbs[i].summary);
     fprintf(
         to,
-        "\nMODEL is a path to a GGUF file or a snapshot's folder, org/name in the Hugging Face cache, or\n"
-        "part of a name in the models folder. Without a verb the model is served. `ingle VERB --help` lists the\n"
-        "options of a verb.\n");
+        "\nMODEL is a path to a GGUF file or a snapshot's folder, org/name as a hub calls it (org/name:Q4_K_M),\n"
+        "or part of a name that `ingle ls` shows. Without a verb the model is served. `ingle VERB --help` lists\n"
+        "the options of a verb.\n");
 }
 
 /* Words that people bring along from other programs, and what does the same here. */
-#define FILES "models are files of yours: "
 static const struct {
     const char *word, *here;
 } elsewhere[] = {
@@ -59,13 +63,10 @@ static const struct {
     {"start", "`ingle serve MODEL` serves"},
     {"server", "`ingle serve MODEL` serves"},
     {"cli", "`ingle chat MODEL` talks in this terminal"},
-    {"list", FILES "MODEL is a path, or part of a name in the models folder"},
-    {"ls", FILES "MODEL is a path, or part of a name in the models folder"},
     {"ps", "a server tells at /api/requests what it is doing, and at /stats how it fares"},
-    {"pull", FILES "download one as you like, then `ingle serve PATH`"},
-    {"get", FILES "download one as you like, then `ingle serve PATH`"},
-    {"download", FILES "download one as you like, then `ingle serve PATH`"},
-    {"rm", FILES "delete one as you like"},
+    {"download", "`ingle get ORG/NAME` downloads a model"},
+    {"delete", "`ingle rm MODEL` removes a model"},
+    {"prune", "`ingle gc` finds what nothing uses"},
     {"info", "`ingle show MODEL` describes a model"},
     {"tokenize", "`ingle tokens TEXT` shows how a text is cut"},
     {"complete", "`ingle generate MODEL -p TEXT` completes a prompt"},

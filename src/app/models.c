@@ -1,10 +1,10 @@
 /* models: from what a person calls a model to the path of its file or folder.
  * Threads: main's. Memory: malloc; the list of a folder is bounded by MODELS_MAX.
  * Why substrings: a name like SmolLM2-135M-Instruct.Q4_1.gguf is not for typing; "smol" is. A name with a
- * slash is org/name in a hub cache and is taken whole. */
+ * slash is org/name on a hub, taken whole; what is not here is never fetched without a question. */
+#include "app/library.h"
 #include "app/load.h"
 
-#include <ctype.h>
 #include <dirent.h>
 #include <limits.h>
 #include <stdio.h>
@@ -67,47 +67,6 @@ static list list_folder(const char *folder) {
     return l;
 }
 
-/* Every word of `words` is somewhere in `name`, in any case. */
-static bool has_words(const char *name, const char *words) {
-    char word[256];
-    while (*words) {
-        size_t skip = strspn(words, " \t"), n = strcspn(words + skip, " \t");
-        if (n >= sizeof word) return false;
-        memcpy(word, words + skip, n);
-        word[n] = 0;
-        if (n && !strcasestr(name, word)) return false;
-        words += skip + n;
-    }
-    return true;
-}
-
-/* The whole name, with or without .gguf. */
-static bool is_name(const char *name, const char *arg) {
-    size_t n = strlen(arg);
-    return strcasecmp(name, arg) == 0 || (strlen(name) == n + 5 && strncasecmp(name, arg, n) == 0);
-}
-
-/* Keeps what `arg` means, or all when it is NULL. */
-static void keep(list *l, const char *arg) {
-    int n = 0;
-    for (int i = 0; arg && i < l->n; i++) {
-        if (!is_name(l->v[i], arg)) continue;
-        char *whole = l->v[i];
-        l->v[i] = l->v[0];
-        l->v[0] = whole;
-        for (int j = 1; j < l->n; j++) free(l->v[j]);
-        l->n = 1;
-        return;
-    }
-    for (int i = 0; i < l->n; i++) {
-        if (!arg || has_words(l->v[i], arg))
-            l->v[n++] = l->v[i];
-        else
-            free(l->v[i]);
-    }
-    l->n = n;
-}
-
 char *ig_models_cache_dir(void) {
     char *dir = NULL;
     const char *own = getenv("INGLE_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
@@ -115,83 +74,6 @@ char *ig_models_cache_dir(void) {
     if (xdg && *xdg) return asprintf(&dir, "%s/ingle", xdg) < 0 ? NULL : dir;
     if (home && *home) return asprintf(&dir, "%s/.cache/ingle", home) < 0 ? NULL : dir;
     return NULL;
-}
-
-static char *models_dir(void) {
-    char *cache = ig_models_cache_dir(), *dir = NULL;
-    if (cache && asprintf(&dir, "%s/models", cache) < 0) dir = NULL;
-    free(cache);
-    return dir;
-}
-
-/* ---- hub caches: models--ORG--NAME/refs/main holds HASH, models--ORG--NAME/snapshots/HASH the model ---- */
-
-/* The only entry of a folder, malloc'd; NULL: none, or several. */
-static char *only_entry(const char *folder) {
-    char *name = NULL;
-    int n = 0;
-    DIR *d = opendir(folder);
-    for (struct dirent *e; d && (e = readdir(d));) {
-        if (e->d_name[0] == '.') continue;
-        if (n++ == 0) name = strdup(e->d_name);
-    }
-    if (d) closedir(d);
-    if (n == 1) return name;
-    free(name);
-    return NULL;
-}
-
-/* What refs/main says, malloc'd; NULL when it says nothing that can be a folder's name. */
-static char *main_revision(const char *repo) {
-    char *path = NULL, *text = NULL;
-    size_t n = 0;
-    bool good =
-        asprintf(&path, "%s/refs/main", repo) >= 0 && ig_file_slurp(&text, &n, path, 128, NULL) == IG_OK;
-    free(path);
-    while (good && n && isspace((unsigned char)text[n - 1])) text[--n] = 0;
-    for (size_t i = 0; good && i < n; i++) good = isalnum((unsigned char)text[i]);
-    if (good && n) return text;
-    free(text);
-    return NULL;
-}
-
-static char *snapshot_in(const char *hub, const char *org_name) {
-    char *repo = NULL, *folder = NULL, *found = NULL;
-    const char *slash = strchr(org_name, '/');
-    if (asprintf(&repo, "%s/models--%.*s--%s", hub, (int)(slash - org_name), org_name, slash + 1) < 0)
-        return NULL;
-    char *revision = main_revision(repo);
-    if (!revision && asprintf(&folder, "%s/snapshots", repo) >= 0) revision = only_entry(folder);
-    if (revision && (asprintf(&found, "%s/snapshots/%s", repo, revision) < 0 || !is_folder(found))) {
-        free(found);
-        found = NULL;
-    }
-    free(revision);
-    free(folder);
-    free(repo);
-    return found;
-}
-
-/* org/name: two plain words, neither of which starts with a dot. */
-static bool is_org_name(const char *arg) {
-    const char *slash = strchr(arg, '/');
-    return slash && slash != arg && slash[1] && !strchr(slash + 1, '/') && arg[0] != '.' && slash[1] != '.';
-}
-
-/* malloc'd; NULL: no hub cache has it. */
-static char *find_in_hubs(const char *org_name) {
-    static const struct {
-        const char *variable, *below;
-    } hubs[] = {{"HF_HUB_CACHE", ""}, {"HF_HOME", "/hub"}, {"HOME", "/.cache/huggingface/hub"}};
-    char *found = NULL;
-    for (size_t i = 0; i < sizeof hubs / sizeof *hubs && !found; i++) {
-        const char *top = getenv(hubs[i].variable);
-        char *hub = NULL;
-        if (!top || !*top || asprintf(&hub, "%s%s", top, hubs[i].below) < 0) continue;
-        found = snapshot_in(hub, org_name);
-        free(hub);
-    }
-    return found;
 }
 
 /* ---- what a person says -------------------------------------------------------------------------------- */
@@ -239,72 +121,143 @@ void ig_models_name(char *out, size_t cap, const char *path) {
     if (n > 5 && is_gguf(out)) out[n - 5] = 0;
 }
 
-static int say_none(const char *dir, const char *arg, const list *there) {
+/* ---- names --------------------------------------------------------------------------------------------- */
+
+static int say_none(const char *dir, const char *arg, const ig_hub_items *there) {
+    enum { SHOWN = 20 };
     if (arg)
-        ig_app_say(IG_EXIT_NOT_FOUND, "no model \"%.200s\": it is not a file, and no name in %s holds it",
-                   arg, dir);
+        ig_app_say(IG_EXIT_NOT_FOUND,
+                   "no model \"%.200s\": it is not a file, and no name on this machine holds it", arg);
     else
         ig_app_say(IG_EXIT_NOT_FOUND, "no model in %s", dir);
-    for (int i = 0; i < there->n; i++) fprintf(stderr, "  there is %s\n", there->v[i]);
-    fprintf(
-        stderr,
-        "  `./run` in the source folder fetches the starter model; any other GGUF file or snapshot folder\n"
-        "  can be given by its path, or be put into %s\n",
-        dir);
+    for (int i = 0; i < there->n && i < SHOWN; i++) fprintf(stderr, "  there is %s\n", there->v[i].name);
+    if (there->n > SHOWN) fprintf(stderr, "  and %d more; `ingle ls` lists them\n", there->n - SHOWN);
+    fprintf(stderr,
+            "  `ingle get org/name` downloads one, `./run` in the source folder fetches the starter model; any\n"
+            "  GGUF file or snapshot folder can be given by its path, or be put into %s\n",
+            dir);
     return IG_EXIT_NOT_FOUND;
 }
 
-static int say_several(const char *arg, const list *l) {
+/* Of some items: those of the models folder, when `local`; whose names hold the words, when `arg`. */
+typedef struct filter {
+    bool local;
+    const char *arg;
+} filter;
+
+static bool passes(const ig_hub_item *item, filter f) {
+    return item->current && (!f.local || !item->repo) && (!f.arg || ig_library_has_words(item->name, f.arg));
+}
+
+static int count(const ig_hub_items *l, filter f, int *last) {
+    int n = 0;
+    for (int i = 0; i < l->n; i++)
+        if (passes(&l->v[i], f)) n++, *last = i;
+    return n;
+}
+
+static int say_several(const ig_hub_items *l, filter f) {
     ig_app_say(IG_EXIT_NOT_FOUND,
-               arg ? "\"%.200s\" could be any of these; say more of the name" : "which model?%s",
-               arg ? arg : "");
-    for (int i = 0; i < l->n; i++) fprintf(stderr, "  %s\n", l->v[i]);
+               f.arg ? "\"%.200s\" could be any of these; say more of the name" : "which model?%s",
+               f.arg ? f.arg : "");
+    for (int i = 0; i < l->n; i++)
+        if (passes(&l->v[i], f)) fprintf(stderr, "  %s\n", l->v[i].name);
     return IG_EXIT_NOT_FOUND;
+}
+
+/* Without a name: the only one in the models folder, else the starter, else the only one in the cache. */
+static int find_any(const ig_hub_items *l, const char *dir, int *at) {
+    const filter local = {.local = true}, all = {.local = false};
+    int n = count(l, local, at);
+    if (n == 1) return IG_EXIT_OK;
+    for (int i = 0; i < l->n && n; i++) {
+        if (l->v[i].repo || strcmp(l->v[i].name, starter) != 0) continue;
+        *at = i;
+        return IG_EXIT_OK;
+    }
+    if (n) return say_several(l, local);
+    n = count(l, all, at);
+    return n == 1 ? IG_EXIT_OK : n ? say_several(l, all) : say_none(dir, NULL, l);
+}
+
+static int find_words(const ig_hub_items *l, const char *dir, const char *arg, int *at) {
+    const filter words = {.arg = arg};
+    for (*at = 0; *at < l->n; ++*at)
+        if (l->v[*at].current && ig_library_is_name(l->v[*at].name, arg)) return IG_EXIT_OK;
+    int n = count(l, words, at);
+    return n == 1 ? IG_EXIT_OK : n ? say_several(l, words) : say_none(dir, arg, l);
+}
+
+/* Asks whether to download what is not here: on a terminal, where somebody can answer. */
+static bool is_offered(const ig_hub_name *name) {
+    char answer[64];
+    if (!isatty(STDIN_FILENO) || !isatty(STDERR_FILENO)) return false;
+    fprintf(stderr, "%s is not on this machine. Download it? [y/N] ", name->repo);
+    fflush(stderr);
+    return fgets(answer, sizeof answer, stdin) && (answer[0] == 'y' || answer[0] == 'Y');
+}
+
+static int say_not_here(const char *arg, const ig_hub_name *name) {
+    return ig_app_say(
+        IG_EXIT_NOT_FOUND,
+        "no file %.300s, and no model of this name on this machine; `ingle get %s%s%s` downloads it", arg,
+        name->repo, *name->pick ? ":" : "", name->pick);
+}
+
+/* org/name or org/name:Q4_K_M. */
+static int find_repo(ig_hub_items *l, const ig_places *places, const char *arg, const ig_hub_name *name,
+                     int *at) {
+    if ((*at = ig_library_repo_item(l, name)) >= 0) return IG_EXIT_OK;
+    /* What looks like a path of a file that is not there is no reason to ask a hub. */
+    if ((is_gguf(arg) && !*name->pick) || !is_offered(name)) return say_not_here(arg, name);
+    int code = ig_get(arg);
+    ig_hub_items_clear(l);
+    if (!code) code = ig_library_list(l, places, false);
+    if (!code && (*at = ig_library_repo_item(l, name)) < 0) code = say_not_here(arg, name);
+    return code;
 }
 
 int ig_models_find(char **path, const char *arg) {
-    int code = IG_EXIT_OK;
+    ig_places places;
+    ig_hub_items l = {NULL, 0};
+    ig_hub_name name;
+    int at = -1, code;
     if (arg && *arg && access(arg, F_OK) == 0) {
         *path = path_of(arg);
         if (*path && is_part(*path)) {
             free(*path);
-            return ig_app_say(IG_EXIT_USAGE, "%.300s is one file of a model; give the folder that it is in", arg);
+            return ig_app_say(IG_EXIT_USAGE, "%.300s is one file of a model; give the folder that it is in",
+                              arg);
         }
         return *path ? IG_EXIT_OK : ig_app_say(IG_EXIT_FAILED, "no memory");
     }
-    if (arg && is_org_name(arg) && (*path = find_in_hubs(arg))) return IG_EXIT_OK;
-    if (arg && strchr(arg, '/'))
-        return ig_app_say(IG_EXIT_NOT_FOUND, "no file %.300s%s", arg,
-                          is_org_name(arg) ? ", and no model of this name in the Hugging Face cache" : "");
-    char *dir = models_dir();
-    if (!dir) return ig_app_say(IG_EXIT_NOT_FOUND, "no model given, and neither INGLE_CACHE nor HOME is set");
-    list l = list_folder(dir);
-    keep(&l, arg);
-    if (!arg && l.n > 1) {
-        for (int i = 0; i < l.n; i++)
-            if (strcmp(l.v[i], starter) == 0) keep(&l, starter);
-    }
-    if (l.n == 0) {
-        list all = list_folder(dir);
-        code = say_none(dir, arg, &all);
-        list_free(&all);
-    } else if (l.n > 1) {
-        code = say_several(arg, &l);
-    } else if (asprintf(path, "%s/%s", dir, l.v[0]) < 0) {
-        code = ig_app_say(IG_EXIT_FAILED, "no memory");
-    }
-    list_free(&l);
-    free(dir);
+    const bool repo = arg && ig_hub_name_parse(&name, arg, NULL) == IG_OK;
+    if (arg && strchr(arg, '/') && !repo) return ig_app_say(IG_EXIT_NOT_FOUND, "no file %.300s", arg);
+    ig_places_find(&places);
+    if (!*places.models && !*places.cache)
+        return ig_app_say(IG_EXIT_NOT_FOUND, "no model given, and neither INGLE_CACHE nor HOME is set");
+    if ((code = ig_library_list(&l, &places, false))) return code;
+    if (repo)
+        code = find_repo(&l, &places, arg, &name, &at);
+    else if (arg)
+        code = find_words(&l, places.models, arg, &at);
+    else
+        code = find_any(&l, places.models, &at);
+    if (!code && !(*path = strdup(l.v[at].path))) code = ig_app_say(IG_EXIT_FAILED, "no memory");
+    ig_hub_items_clear(&l);
     return code;
 }
 
 bool ig_models_knows(const char *arg) {
+    ig_places places;
+    ig_hub_items l = {NULL, 0};
+    int last;
     if (strchr(arg, '/') || is_gguf(arg) || is_snapshot(".", arg)) return true;
-    char *dir = models_dir();
-    list l = dir ? list_folder(dir) : (list){NULL, 0};
-    keep(&l, arg);
-    bool known = l.n > 0;
-    list_free(&l);
-    free(dir);
+    ig_places_find(&places);
+    if (ig_hub_list(&l, *places.cache ? places.cache : NULL, *places.models ? places.models : NULL, false,
+                    NULL))
+        return false;
+    bool known = count(&l, (filter){.arg = arg}, &last) > 0;
+    ig_hub_items_clear(&l);
     return known;
 }

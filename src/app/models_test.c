@@ -10,6 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define HASH "0123456789abcdef0123456789abcdef01234567"
+
 static char cache[64];
 
 static void make_cache(const char *const *names) {
@@ -153,8 +155,8 @@ TEST(a_snapshot_is_found_as_a_folder_by_a_file_of_it_and_in_hub_caches) {
     make_cache(none);
     touch_below("models/Gamma-3-bf16", "config.json", "{}");
     touch_below("models/not-one", "readme", "");
-    touch_below("hub/models--org--name/refs", "main", "abc123\n");
-    touch_below("hub/models--org--name/snapshots/abc123", "config.json", "{}");
+    touch_below("hub/models--org--name/refs", "main", HASH "\n");
+    touch_below("hub/models--org--name/snapshots/" HASH, "config.json", "{}");
     touch_below("hub/models--org--name/snapshots/older", "config.json", "{}");
     touch_below("hub/models--org--single/snapshots/f00", "config.json", "{}");
     touch_below("hub/models--org--evil/refs", "main", "../../../etc");
@@ -164,7 +166,7 @@ TEST(a_snapshot_is_found_as_a_folder_by_a_file_of_it_and_in_hub_caches) {
     setenv("HF_HUB_CACHE", path, 1);
     finds_folder("gamma", "models/Gamma-3-bf16", "Gamma-3-bf16");
     finds_folder("not-one", NULL, NULL);
-    finds_folder("org/name", "hub/models--org--name/snapshots/abc123", "org/name");
+    finds_folder("org/name", "hub/models--org--name/snapshots/" HASH, "org/name");
     finds_folder("org/single", "hub/models--org--single/snapshots/f00", "org/single");
     finds_folder("org/evil", NULL, NULL); /* a revision that is no plain word, and two to choose from */
     finds_folder("org/gone", NULL, NULL);

@@ -257,7 +257,7 @@ extern char **environ;
  * since a variable may be meant for serve. */
 static void warn_environment(const ig_command *c) {
     /* Read by others than option tables: folders below, tests, ./run. */
-    static const char *const others[] = {"INGLE_CACHE", "INGLE_CPU", "INGLE_PROGRAM", "INGLE_BUILD"};
+    static const char *const others[] = {"INGLE_CACHE", "INGLE_STATE", "INGLE_CPU", "INGLE_PROGRAM", "INGLE_BUILD"};
     enum { MOST = 160, N_OTHERS = sizeof others / sizeof *others };
     static char own[MOST][NAME_MAX_BYTES + 8];
     const char *names[MOST + N_OTHERS + 1];

@@ -12,6 +12,8 @@ int ig_exit_of(ig_status st) {
     case IG_ELIMIT: return IG_EXIT_MEMORY;
     case IG_ECANCELED: return IG_EXIT_INTERRUPTED;
     case IG_ENOTFOUND: return IG_EXIT_NOT_FOUND;
+    case IG_ENETWORK: return IG_EXIT_NETWORK;
+    case IG_EBUSY: return IG_EXIT_BUSY;
     }
     return IG_EXIT_FAILED;
 }

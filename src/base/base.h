@@ -27,7 +27,9 @@ typedef enum ig_status {
     IG_EIO = -3,       /* the system refused: errno's text is in the message */
     IG_ELIMIT = -4,    /* a stated bound was reached: memory, tokens, queue */
     IG_ECANCELED = -5, /* the peer left, or the server is stopping */
-    IG_ENOTFOUND = -6  /* no such model, file, key */
+    IG_ENOTFOUND = -6, /* no such model, file, key */
+    IG_ENETWORK = -7,  /* a server that we called: out of reach, refused, broke off */
+    IG_EBUSY = -8      /* another process holds it */
 } ig_status;
 
 enum { IG_ERR_BYTES = 512 };

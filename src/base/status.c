@@ -42,7 +42,8 @@ ig_status ig_fail_at(ig_err *err, ig_status code, const char *file, int line, co
 }
 
 const char *ig_status_name(ig_status st) {
-    static const char *const names[] = {"ok", "invalid", "format", "io", "limit", "canceled", "not found"};
+    static const char *const names[] = {"ok", "invalid", "format", "io", "limit", "canceled", "not found",
+                                        "network", "busy"};
     int i = -(int)st;
     return i >= 0 && i < (int)(sizeof names / sizeof *names) ? names[i] : "unknown";
 }

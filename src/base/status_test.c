@@ -61,7 +61,9 @@ TEST(every_status_has_a_name_and_so_has_nonsense) {
     CHECK(strcmp(ig_status_name(IG_ELIMIT), "limit") == 0);
     CHECK(strcmp(ig_status_name(IG_ECANCELED), "canceled") == 0);
     CHECK(strcmp(ig_status_name(IG_ENOTFOUND), "not found") == 0);
-    CHECK(strcmp(ig_status_name((ig_status)-7), "unknown") == 0);
+    CHECK(strcmp(ig_status_name(IG_ENETWORK), "network") == 0);
+    CHECK(strcmp(ig_status_name(IG_EBUSY), "busy") == 0);
+    CHECK(strcmp(ig_status_name((ig_status)-9), "unknown") == 0);
     CHECK(strcmp(ig_status_name((ig_status)1), "unknown") == 0);
 }
 

@@ -1,0 +1,154 @@
+/* ls and scan: the models on this machine, what they are, and whether they run here.
+ * Facts come from headers by way of the registry; scan reads them all anew and says what it could not use. */
+#include "app/library.h"
+#include "app/load.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Weights, and something to compute in. The exact answer needs a plan, and that is what `show` makes. */
+static bool fits(const ig_hub_item *item, uint64_t usable) {
+    return item->bytes + item->bytes / 8 + (64u << 20) <= usable;
+}
+
+static int width_of_names(const ig_hub_items *l, const bool *shown) {
+    int w = 4;
+    for (int i = 0; i < l->n; i++) {
+        int n = (int)strlen(l->v[i].name);
+        if (shown[i] && n > w) w = n;
+    }
+    return w > 64 ? 64 : w;
+}
+
+static void print_table(const ig_hub_items *l, const ig_hub_facts *facts, const bool *shown) {
+    const uint64_t usable = ig_memory_available_bytes() / 4 * 3;
+    int w = width_of_names(l, shown);
+    bool any = false;
+    for (int i = 0; i < l->n; i++) {
+        char name[IG_HUB_PATH_BYTES], bits[16] = "", context[24] = "";
+        if (!shown[i]) continue;
+        if (!any)
+            printf("%-*s  %-11s  %9s  %5s  %8s  %s\n", w, "model", "type", "size", "bits", "context", "fits");
+        any = true;
+        snprintf(name, sizeof name, "%s", l->v[i].name);
+        ig_text_calm(name, false);
+        if (facts[i].bits > 0) snprintf(bits, sizeof bits, "%.1f", facts[i].bits);
+        if (facts[i].n_ctx) snprintf(context, sizeof context, "%" PRIu64, facts[i].n_ctx);
+        printf("%-*s  %-11s  %9s  %5s  %8s  %s\n", w, name, l->v[i].gguf ? "gguf" : "safetensors",
+               ig_size_text_of(l->v[i].bytes).s, bits, context,
+               !facts[i].runs           ? "no, ingle show says why"
+               : fits(&l->v[i], usable) ? "yes"
+                                        : "no, too large");
+    }
+}
+
+static int print_json(const ig_hub_items *l, const ig_hub_facts *facts, const bool *shown) {
+    const uint64_t usable = ig_memory_available_bytes() / 4 * 3;
+    yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
+    yyjson_mut_val *root = yyjson_mut_arr(doc);
+    yyjson_mut_doc_set_root(doc, root);
+    for (int i = 0; i < l->n; i++) {
+        if (!shown[i]) continue;
+        yyjson_mut_val *o = yyjson_mut_arr_add_obj(doc, root);
+        yyjson_mut_obj_add_str(doc, o, "name", l->v[i].name);
+        yyjson_mut_obj_add_str(doc, o, "path", l->v[i].path);
+        yyjson_mut_obj_add_str(doc, o, "type", l->v[i].gguf ? "gguf" : "safetensors");
+        if (l->v[i].repo) yyjson_mut_obj_add_str(doc, o, "repo", l->v[i].repo);
+        if (l->v[i].commit) yyjson_mut_obj_add_str(doc, o, "commit", l->v[i].commit);
+        yyjson_mut_obj_add_bool(doc, o, "current", l->v[i].current);
+        yyjson_mut_obj_add_uint(doc, o, "bytes", l->v[i].bytes);
+        yyjson_mut_obj_add_str(doc, o, "architecture", facts[i].architecture);
+        yyjson_mut_obj_add_real(doc, o, "bits", facts[i].bits);
+        yyjson_mut_obj_add_uint(doc, o, "context", facts[i].n_ctx);
+        yyjson_mut_obj_add_bool(doc, o, "runs", facts[i].runs);
+        yyjson_mut_obj_add_bool(doc, o, "fits", facts[i].runs && fits(&l->v[i], usable));
+        if (facts[i].why[0]) yyjson_mut_obj_add_str(doc, o, "why", facts[i].why);
+    }
+    char *text = yyjson_mut_write(doc, YYJSON_WRITE_PRETTY, NULL);
+    yyjson_mut_doc_free(doc);
+    if (!text) return ig_app_say(IG_EXIT_FAILED, "no memory, or a name that is no UTF-8");
+    puts(text);
+    free(text);
+    return IG_EXIT_OK;
+}
+
+int ig_cmd_ls(int argc, char **argv) {
+    bool json = false, all_revisions = false;
+    const ig_option options[] = {
+        {"json", .kind = IG_OPT_BOOL, .to = &json, .help = "a JSON array"},
+        {"all-revisions", .kind = IG_OPT_BOOL, .to = &all_revisions,
+         .help = "also those that were replaced by newer ones"},
+    };
+    const ig_command c = {.verb = "ls",
+                          .words = "[WORDS]",
+                          .summary = "The models on this machine.",
+                          .options = options,
+                          .n_options = sizeof options / sizeof *options,
+                          .n_words_max = 8};
+    ig_words words;
+    ig_places places;
+    ig_hub_items l;
+    int code, n_looked, n_shown = 0;
+    if (!ig_options_parse(&c, argc, argv, &words, &code)) return code;
+    ig_places_find(&places);
+    if ((code = ig_library_list(&l, &places, all_revisions))) return code;
+    ig_hub_facts *facts = ig_library_facts(&l, &places, false, &n_looked);
+    bool *shown = calloc((size_t)l.n + 1, sizeof *shown);
+    for (int i = 0; i < l.n && shown; i++) {
+        shown[i] = true;
+        for (int k = 0; k < words.n; k++)
+            shown[i] = shown[i] && ig_library_has_words(l.v[i].name, words.v[k]);
+        n_shown += shown[i];
+    }
+    if (!facts || !shown)
+        code = ig_app_say(IG_EXIT_FAILED, "no memory");
+    else if (json)
+        code = print_json(&l, facts, shown);
+    else if (n_shown)
+        print_table(&l, facts, shown);
+    else
+        fprintf(stderr,
+                l.n ? "no model has these words in its name\n"
+                    : "no models yet: ingle get org/name downloads one, or put files into %s\n",
+                places.models);
+    free(shown);
+    free(facts);
+    ig_hub_items_clear(&l);
+    return code;
+}
+
+int ig_cmd_scan(int argc, char **argv) {
+    bool json = false;
+    const ig_option options[] = {{"json", .kind = IG_OPT_BOOL, .to = &json, .help = "one JSON object"}};
+    const ig_command c = {.verb = "scan",
+                          .words = "",
+                          .summary = "Looks at every model file anew and writes the registry.",
+                          .options = options,
+                          .n_options = 1,
+                          .n_words_max = 0};
+    ig_words words;
+    ig_places places;
+    ig_hub_items l;
+    int code, n_looked, n_run = 0;
+    if (!ig_options_parse(&c, argc, argv, &words, &code)) return code;
+    ig_places_find(&places);
+    if ((code = ig_library_list(&l, &places, true))) return code;
+    ig_hub_facts *facts = ig_library_facts(&l, &places, true, &n_looked);
+    if (!facts) {
+        ig_hub_items_clear(&l);
+        return ig_app_say(IG_EXIT_FAILED, "no memory");
+    }
+    for (int i = 0; i < l.n; i++) {
+        n_run += facts[i].runs;
+        if (!facts[i].runs) ig_app_say(0, "%s does not run: %s", l.v[i].name, facts[i].why);
+    }
+    if (json)
+        printf("{\"models\":%d,\"run\":%d,\"skipped\":%d}\n", l.n, n_run, l.n - n_run);
+    else
+        printf("%d models, %d run, %d do not\n", l.n, n_run, l.n - n_run);
+    free(facts);
+    ig_hub_items_clear(&l);
+    return IG_EXIT_OK;
+}

@@ -1,0 +1,221 @@
+#include "base/test.h"
+#include "hub/inside.h"
+
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define SHA "0123456789abcdef0123456789abcdef01234567"
+
+static char top[64];
+
+static void make_top(void) {
+    snprintf(top, sizeof top, "/tmp/ig-hub-XXXXXX");
+    if (!mkdtemp(top)) abort();
+}
+
+static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *where) {
+    (void)info, (void)kind, (void)where;
+    return remove(path);
+}
+static void drop_top(void) {
+    nftw(top, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+static void write_file(const char *below, const char *text) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", top, below);
+    *strrchr(path, '/') = 0;
+    if (ig_hub_make_dirs(path, NULL)) abort();
+    snprintf(path, sizeof path, "%s/%s", top, below);
+    FILE *f = fopen(path, "w");
+    if (!f || fputs(text, f) < 0 || fclose(f)) abort();
+}
+
+static bool links_to(const char *below, const char *to) {
+    char path[512], now[512];
+    snprintf(path, sizeof path, "%s/%s", top, below);
+    ssize_t n = readlink(path, now, sizeof now - 1);
+    return n > 0 && (now[n] = 0, strcmp(now, to) == 0);
+}
+
+TEST(the_folder_of_a_repository_tells_its_name_again) {
+    char repo[IG_HUB_REPO_BYTES];
+    CHECK(ig_hub_repo_of_folder(repo, "models--org--na-me.1") && strcmp(repo, "org/na-me.1") == 0);
+    CHECK(!ig_hub_repo_of_folder(repo, "datasets--a--b") && !ig_hub_repo_of_folder(repo, "models--a"));
+    CHECK(!ig_hub_repo_of_folder(repo, "models--..--b") && !ig_hub_repo_of_folder(repo, "models--a--b--c"));
+    char *path = ig_hub_repo_path("/c", "org/name", "blobs");
+    CHECK(path && strcmp(path, "/c/models--org--name/blobs") == 0);
+    free(path);
+}
+
+TEST(links_are_relative_and_as_deep_as_the_file_and_a_wrong_one_is_replaced) {
+    ig_err err = {.msg = ""};
+    make_top();
+    CHECK_MSG(!ig_hub_link(top, SHA, "a.json", "aa", &err), "%s", err.msg);
+    CHECK(links_to("snapshots/" SHA "/a.json", "../../blobs/aa"));
+    CHECK_MSG(!ig_hub_link(top, SHA, "x/y/b.json", "bb", &err), "%s", err.msg);
+    CHECK(links_to("snapshots/" SHA "/x/y/b.json", "../../../../blobs/bb"));
+    CHECK(!ig_hub_link(top, SHA, "a.json", "cc", &err) &&
+          links_to("snapshots/" SHA "/a.json", "../../blobs/cc"));
+    CHECK(ig_hub_link(top, SHA, "a.json/z", "dd", &err) == IG_EIO); /* a file is no folder */
+    drop_top();
+}
+
+TEST(a_link_in_a_snapshot_is_no_folder_of_it) {
+    ig_err err = {.msg = ""};
+    char path[512];
+    make_top();
+    write_file("snapshots/" SHA "/x", "");
+    write_file("outside/keep", "");
+    snprintf(path, sizeof path, "%s/snapshots/" SHA "/sub", top);
+    CHECK(symlink("../../outside", path) == 0);
+    CHECK(ig_hub_link(top, SHA, "sub/a", "aa", &err) == IG_EIO);
+    snprintf(path, sizeof path, "%s/outside/a", top);
+    struct stat info;
+    CHECK(lstat(path, &info) != 0);
+    drop_top();
+}
+
+TEST(a_ref_holds_a_commit_and_nothing_else_is_believed) {
+    char commit[41];
+    ig_err err = {.msg = ""};
+    make_top();
+    CHECK(!ig_hub_ref_read(commit, top, "main"));
+    CHECK_MSG(!ig_hub_ref_write(top, "refs/pr/1", SHA, &err), "%s", err.msg);
+    CHECK(ig_hub_ref_read(commit, top, "refs/pr/1") && strcmp(commit, SHA) == 0);
+    CHECK(!ig_hub_ref_write(top, SHA, SHA, &err) &&
+          !ig_hub_ref_read(commit, top, SHA)); /* a commit needs none */
+    write_file("refs/main", SHA "\n");
+    CHECK(ig_hub_ref_read(commit, top, "main"));
+    write_file("refs/main", "../../../../../../../../../../etc/passwdxx");
+    CHECK(!ig_hub_ref_read(commit, top, "main"));
+    drop_top();
+}
+
+TEST(a_lock_is_held_by_one_or_shared_by_many_and_ends_with_its_process) {
+    ig_hub_lock a = {-1, NULL}, b = {-1, NULL}, c = {-1, NULL};
+    int holder;
+    ig_err err = {.msg = ""};
+    make_top();
+    CHECK_MSG(!ig_hub_lock_try(&a, top, "o/n", "x", IG_HUB_LOCK_SHARED, &holder, &err), "%s", err.msg);
+    CHECK(!ig_hub_lock_try(&b, top, "o/n", "x", IG_HUB_LOCK_SHARED, &holder, &err));
+    CHECK(ig_hub_lock_try(&c, top, "o/n", "x", IG_HUB_LOCK_WHOLE, &holder, &err) == IG_EBUSY &&
+          holder == getpid());
+    CHECK(!ig_hub_lock_try(&c, top, "o/n", "y", IG_HUB_LOCK_WHOLE, &holder, &err));
+    ig_hub_lock_end(&a), ig_hub_lock_end(&b), ig_hub_lock_end(&c);
+    pid_t pid = fork();
+    if (pid == 0) _exit(ig_hub_lock_try(&a, top, "o/n", "x", IG_HUB_LOCK_WHOLE, &holder, NULL) ? 1 : 0);
+    int status = -1;
+    CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+    CHECK(!ig_hub_lock_try(&a, top, "o/n", "x", IG_HUB_LOCK_WHOLE, &holder, &err));
+    ig_hub_lock_end(&a);
+    drop_top();
+}
+
+/* ---- the list ------------------------------------------------------------------------------------------ */
+
+static void has(const ig_hub_items *l, const char *name, uint64_t bytes, bool current) {
+    for (int i = 0; i < l->n; i++)
+        if (strcmp(l->v[i].name, name) == 0) {
+            CHECK_MSG(l->v[i].bytes == bytes && l->v[i].current == current, "%s: %d bytes", name,
+                      (int)l->v[i].bytes);
+            return;
+        }
+    CHECK_MSG(false, "%s is not listed", name);
+}
+
+TEST(what_lies_in_the_cache_and_in_the_models_folder_is_listed_by_name) {
+    static const char other[] = "ffffffffffffffffffffffffffffffffffffffff";
+    char cache[128], models[128], path[256];
+    ig_hub_items l;
+    ig_err err = {.msg = ""};
+    make_top();
+    snprintf(cache, sizeof cache, "%s/hub", top);
+    snprintf(models, sizeof models, "%s/models", top);
+    write_file("hub/models--o--snap/refs/main", SHA);
+    write_file("hub/models--o--snap/snapshots/" SHA "/config.json", "{}");
+    write_file("hub/models--o--snap/snapshots/" SHA "/model.safetensors", "12345");
+    snprintf(path, sizeof path, "hub/models--o--snap/snapshots/%s/config.json", other);
+    write_file(path, "{}");
+    write_file("hub/models--o--gg/snapshots/" SHA "/config.json", "{}"); /* no ref, but the only one */
+    write_file("hub/models--o--gg/snapshots/" SHA "/m-Q4_0-00001-of-00002.gguf", "123");
+    write_file("hub/models--o--gg/snapshots/" SHA "/m-Q4_0-00002-of-00002.gguf", "4567");
+    write_file("hub/models--o--gg/snapshots/" SHA "/a-Q8_0.gguf", "1");
+    write_file("hub/models--o--gg/snapshots/" SHA "/b-Q8_0.gguf", "12");
+    write_file("hub/models--o--gg/snapshots/" SHA "/mmproj-F16.gguf", "12");
+    write_file("hub/datasets--o--d/refs/main", SHA);
+    write_file("models/one.gguf", "1");
+    write_file("models/two/config.json", "{}");
+    write_file("models/three/readme", "");
+    if (CHECK_MSG(!ig_hub_list(&l, cache, models, false, &err), "%s", err.msg)) {
+        CHECK_MSG(l.n == 6, "%d", l.n);
+        has(&l, "o/snap", 5, true);
+        has(&l, "o/gg:Q4_0", 7, true);
+        has(&l, "o/gg:a-Q8_0.gguf", 1, true); /* the quantization would not tell it from b's */
+        has(&l, "o/gg:b-Q8_0.gguf", 2, true);
+        has(&l, "one.gguf", 1, true);
+        has(&l, "two", 0, true);
+        ig_hub_items_clear(&l);
+    }
+    if (CHECK(!ig_hub_list(&l, cache, NULL, true, &err))) {
+        CHECK(l.n == 5);
+        has(&l, "o/snap@fffffff", 0, false);
+        ig_hub_items_clear(&l);
+    }
+    CHECK(!ig_hub_list(&l, "/nonexistent", NULL, false, &err) && l.n == 0);
+    ig_hub_items_clear(&l);
+    drop_top();
+}
+
+TEST(a_registry_of_any_bytes_is_empty_and_an_entry_counts_for_the_same_file_only) {
+    static const char *const texts[] = {"",
+                                        "{",
+                                        "[]",
+                                        "7",
+                                        "{\"version\":1}",
+                                        "{\"version\":1,\"models\":[]}",
+                                        "{\"version\":1,\"models\":{\"/x\":7}}",
+                                        "{\"version\":9,\"models\":{}}"};
+    char path[128];
+    char name[] = "n", file[] = "/x";
+    ig_hub_item item = {.name = name, .path = file, .bytes = 7, .modified_ns = 3};
+    ig_hub_items l = {&item, 1};
+    ig_hub_facts in = {.architecture = "llama", .bits = 4.5, .n_ctx = 8, .runs = true}, out;
+    ig_hub_registry *g = NULL;
+    make_top();
+    snprintf(path, sizeof path, "%s/registry.json", top);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        write_file("registry.json", texts[i]);
+        CHECK(!ig_hub_registry_open(&g, path, NULL) && !ig_hub_registry_get(g, &item, &out));
+        ig_hub_registry_close(g);
+    }
+    CHECK(!ig_hub_registry_save(path, &l, &in, NULL) && !ig_hub_registry_open(&g, path, NULL));
+    CHECK(ig_hub_registry_get(g, &item, &out) && out.n_ctx == 8 && out.runs &&
+          strcmp(out.architecture, "llama") == 0);
+    item.modified_ns++;
+    CHECK(!ig_hub_registry_get(g, &item, &out));
+    ig_hub_registry_close(g);
+    drop_top();
+}
+
+TEST(a_server_is_known_while_it_lives) {
+    char path[128], other[128], below[160];
+    ig_hub_server *s = NULL;
+    ig_err err = {.msg = ""};
+    make_top();
+    write_file("m/a.gguf", "x");
+    snprintf(path, sizeof path, "%s/m/a.gguf", top);
+    snprintf(other, sizeof other, "%s/m/a.gguf2", top);
+    snprintf(below, sizeof below, "%s/m/../m", top);
+    CHECK_MSG(!ig_hub_server_begin(&s, top, path, "a", "http://127.0.0.1:1", 1, &err), "%s", err.msg);
+    CHECK(ig_hub_served_by(top, path) == getpid() && ig_hub_served_by(top, below) == getpid());
+    CHECK(ig_hub_served_by(top, other) == 0 && ig_hub_served_by(NULL, path) == 0);
+    ig_hub_server_end(s);
+    CHECK(ig_hub_served_by(top, path) == 0);
+    drop_top();
+}
