@@ -84,7 +84,8 @@ FUZZERS       := $(FUZZ:%=$(B)/fuzz_%)
 RUN_TESTS      = $(abspath $(TEST_PROGRAMS) $(CHECK_KERN)) \
                  $(foreach f,$(FUZZ),'$(abspath $(B))/fuzz_$(f) tests/fuzz/corpus-$(f)')
 
-.PHONY: all tests check check-full check-clang check-asan check-ubsan check-tsan run-tests fuzz fuzz-run \
+.PHONY: all tests check check-full check-clang check-asan check-ubsan check-tsan check-templates check-tokenizers \
+        run-tests fuzz fuzz-run \
         bench bench-kern layers tidy install clean help FORCE
 all: $(B)/ingle
 tests: $(TEST_PROGRAMS) $(CHECK_KERN) $(FUZZERS)
@@ -181,7 +182,7 @@ check: tests all
 	  'python3 tools/tidy.py --self-test' 'python3 tools/tidy.py --objects $(B)' $(RUN_TESTS)
 run-tests: tests
 	$(Q)sh tools/tally.sh "$(notdir $(B))" $(RUN_TESTS)
-check-full: check check-clang check-asan check-ubsan check-tsan
+check-full: check check-clang check-asan check-ubsan check-tsan check-templates check-tokenizers
 check-clang:
 	$(MAKE) run-tests all CC=clang B=$(B)-clang D=$(D)
 # The unit tests and the kernels again, each under a sanitizer.
@@ -193,6 +194,18 @@ check-ubsan:
 	+$(call sanitized,ubsan,undefined)
 check-tsan:
 	+$(call sanitized,tsan,thread)
+# Comparisons with the Python packages that fetch more than ./check does. It makes the environment they run in.
+PYTHON ?= $(B)/venv/bin/python
+python_text = @test -x $(PYTHON) || { echo "no $(PYTHON): run ./check once, or give PYTHON=" >&2; exit 1; }; \
+  for t in $(1); do python3 tools/fetch.py $$t >/dev/null || exit 1; done; \
+  INGLE_BUILD=$(abspath $(B)) INGLE_DEPS=$(abspath $(D)) INGLE_TEXT_ALL=1 $(PYTHON) -m pytest -q $(2)
+fetch_tokenizers = for t in $(1); do python3 tools/fetch.py tokenizer $$t >/dev/null || exit 1; done
+check-templates: all
+	$(Q)$(call fetch_tokenizers,gemma3 qwen3)
+	$(call python_text,model vocabularies,tests/text/test_real_templates.py)
+check-tokenizers: all
+	$(Q)$(call fetch_tokenizers,gemma3 qwen3 llama3 llama2 gemma2 deepseek_v3 gptoss tekken mistral)
+	$(call python_text,model vocabularies,tests/text/test_json.py)
 # Each door for FUZZ_SECONDS with clang's fuzzer. A crash is kept beside the program, for a corpus and a fix.
 FUZZ_SECONDS ?= 60
 fuzz:
@@ -235,7 +248,9 @@ help:
 ## all          the program, $(B)/ingle
 ## tests        the unit test programs and check_kern, not run
 ## check        layers, tidy, unit tests, kernels: minutes
-## check-full   check, then again with clang and under the three sanitizers
+## check-full   check, then again with clang and under the three sanitizers, then the next two
+## check-templates   real chat templates against the hashes of what transformers makes of them
+## check-tokenizers  every tokenizer that can be had against the Hugging Face package: half an hour
 ## check-asan   unit tests and kernels under AddressSanitizer; -ubsan, -tsan likewise
 ## fuzz         every tests/fuzz/fuzz_*.c for FUZZ_SECONDS (60) each, with clang
 ## bench        ingle bench MODEL=path

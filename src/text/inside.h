@@ -61,6 +61,8 @@ typedef struct ig_pretok ig_pretok;
 
 /* By the name in `tokenizer.ggml.pre`. IG_EFORMAT: not one that we run; the message names it. */
 ig_status ig_pretok_make(ig_pretok **out, ig_slice name, ig_err *err);
+/* Lines, and the runs of line ends between them; the words' symbols are characters. */
+ig_status ig_pretok_make_lines(ig_pretok **out, ig_err *err);
 /* From the pre_tokenizer of tokenizer.json; NULL: no steps, a text is a word. */
 ig_status ig_pretok_from_json(ig_pretok **out, yyjson_val *pre_tokenizer, ig_err *err);
 void ig_pretok_free(ig_pretok *p);
@@ -113,18 +115,18 @@ typedef struct ig_decoder {
 
 /* What a tokenizer is made from: nothing of it is kept, nothing of it is trusted. */
 typedef struct ig_tokenizer_parts {
-    ig_slice model, pre; /* "gpt2" and its pre; "llama"; "BPE": tokenizer.json */
+    ig_slice model, pre; /* "gpt2" and its pre; "llama"; "gemma4"; "BPE": tokenizer.json */
     const ig_slice *tokens; /* BPE: .p NULL where no token has that id */
     uint64_t n_tokens;
     const int32_t *types; /* NULL: all normal */
     uint64_t n_types;
-    const ig_slice *merges; /* gpt2: "left right" */
+    const ig_slice *merges; /* gpt2, gemma4: "left right" */
     const ig_slice *pairs;  /* BPE: left and right of each */
     uint64_t n_merges;
     const float *scores;    /* llama */
     uint64_t n_scores;
     uint64_t role[IG_ROLE_COUNT]; /* IG_TOKEN_NONE: not named */
-    bool add_bos;
+    bool add_bos, add_eos;
     bool add_space_prefix; /* llama */
 
     /* BPE. The two pointers are taken over, whatever comes of it. */

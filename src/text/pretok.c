@@ -38,8 +38,8 @@ struct ig_pretok {
 
 #define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 #define LATER(letters, digits, marks)                                                                        \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?" letters "+|" digits "| ?[^\\s" marks              \
-    "]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+    "(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\\r\\n\\p{L}\\p{N}]?" letters "+|" digits   \
+    "| ?[^\\s" marks "]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
 #define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
 #define TEKKEN                                                                                               \
@@ -51,17 +51,20 @@ struct ig_pretok {
     "'(?:[sdmt]|ll|ve|re)|\\p{N}| ?\\p{L}+| ?[^" WS "\\p{L}\\p{N}]+|[" WS "]++(?=\\p{N})|[" WS "]+(?![^" WS  \
     "])|[" WS "]+"
 
+/* What the format's own readers do; not always what the model's first file said: 's followed by U+017F is
+ * one word in tokenizer.json and two here. */
 static const struct rule {
-    const char *name, *trusted, *first, *second;
+    const char *name, *trusted, *pattern[4];
     bool ignore_merges, normalize;
 } rules[] = {
-    {"smollm", SMOLLM, NULL, NULL, false, false},
-    {"gpt-2", NULL, GPT2, NULL, false, false},
-    {"llama-bpe", NULL, LATER("\\p{L}", "\\p{N}{1,3}", "\\p{L}\\p{N}"), NULL, true, false},
-    {"qwen2", NULL, LATER("\\p{L}", "\\p{N}", "\\p{L}\\p{N}"), NULL, false, true},
-    {"qwen35", NULL, LATER("[\\p{L}\\p{M}]", "\\p{N}", "\\p{L}\\p{M}\\p{N}"), NULL, false, true},
-    {"minicpm5", NULL, "\\p{N}{1,3}", LATER("\\p{L}", "\\p{N}+", "\\p{L}\\p{N}"), true, false},
-    {"tekken", NULL, TEKKEN, NULL, true, false},
+    {"smollm", SMOLLM, {0}, false, false},
+    {"gpt-2", NULL, {GPT2}, false, false},
+    {"llama-bpe", NULL, {LATER("\\p{L}", "\\p{N}{1,3}", "\\p{L}\\p{N}")}, true, false},
+    {"qwen2", NULL, {LATER("\\p{L}", "\\p{N}", "\\p{L}\\p{N}")}, false, true},
+    {"qwen35", NULL, {LATER("[\\p{L}\\p{M}]", "\\p{N}", "\\p{L}\\p{M}\\p{N}")}, false, true},
+    {"minicpm5", NULL, {"\\p{N}{1,3}", LATER("\\p{L}", "\\p{N}+", "\\p{L}\\p{N}")}, true, false},
+    {"tekken", NULL, {TEKKEN}, true, false},
+    {"default", NULL, {"[\\p{P}\\$\\+<=>\\^~\\|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}, false, false},
 };
 static const struct { const char *name, *means; } aliases[] = {
     {"llama3", "llama-bpe"}, {"llama-v3", "llama-bpe"}, {"mpt", "gpt-2"},
@@ -91,7 +94,7 @@ ig_status ig_pretok_make(ig_pretok **out, ig_slice name, ig_err *err) {
         return ig_fail(
             err, IG_EFORMAT,
             "tokenizer.ggml.pre \"%.*s\" is not supported (smollm, gpt-2, llama-bpe, qwen2, qwen35, "
-            "minicpm5, tekken are)",
+            "minicpm5, tekken, default are)",
             (int)(name.n < 64 ? name.n : 64), name.p);
     ig_pretok *p = calloc(1, sizeof *p);
     if (!p) return ig_fail(err, IG_ELIMIT, "pre-tokenizer: no memory");
@@ -99,8 +102,16 @@ ig_status ig_pretok_make(ig_pretok **out, ig_slice name, ig_err *err) {
     p->ignore_merges = rule->ignore_merges;
     p->normalize = rule->normalize;
     if (rule->trusted) st = add_pattern(p, rule->trusted, true, err);
-    if (!st && rule->first) st = add_pattern(p, rule->first, false, err);
-    if (!st && rule->second) st = add_pattern(p, rule->second, false, err);
+    for (int i = 0; i < 4 && !st && rule->pattern[i]; i++) st = add_pattern(p, rule->pattern[i], false, err);
+    if (st) ig_pretok_free(p);
+    else *out = p;
+    return st;
+}
+
+ig_status ig_pretok_make_lines(ig_pretok **out, ig_err *err) {
+    ig_pretok *p = calloc(1, sizeof *p);
+    if (!p) return ig_fail(err, IG_ELIMIT, "pre-tokenizer: no memory");
+    ig_status st = add_pattern(p, "[^\\n]+|[\\n]+", true, err);
     if (st) ig_pretok_free(p);
     else *out = p;
     return st;

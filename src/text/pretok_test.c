@@ -6,7 +6,22 @@
 
 #include "base/test.h"
 
-static const char *const names[] = {"smollm", "gpt-2", "llama-bpe", "qwen2"};
+static const char *const names[] = {"smollm", "gpt-2",    "llama-bpe", "qwen2",
+                                    "qwen35", "minicpm5", "tekken",    "default"};
+
+/* Of tokenizer.json files whose patterns are known to be linear. */
+#define CUT(regex)                                                                                           \
+    "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" regex "\"},\"behavior\":\"Isolated\",\"invert\":false}"
+#define CAPITAL "[\\\\p{Lu}\\\\p{Lt}\\\\p{Lm}\\\\p{Lo}\\\\p{M}]"
+#define SMALL "[\\\\p{Ll}\\\\p{Lm}\\\\p{Lo}\\\\p{M}]"
+#define SHORT "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+static const char *const files[] = {
+    CUT("[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?" CAPITAL "*" SMALL "+" SHORT "|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?" CAPITAL
+        "+" SMALL "*" SHORT "|\\\\p{N}{1,3}| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n/]*|\\\\s*[\\\\r\\\\n]+|"
+        "\\\\s+(?!\\\\S)|\\\\s+"),
+    CUT("[!\\\"#$%&'()*+,\\\\-./:;<=>?@\\\\[\\\\\\\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\\\p{L}\\\\p{P}\\\\p{S}]?"
+        "[\\\\p{L}\\\\p{M}]+| ?[\\\\p{P}\\\\p{S}]+[\\r\\n]*|\\\\s*[\\r\\n]+|\\\\s+(?!\\\\S)|\\\\s+"),
+};
 
 static ig_status join(void *with, ig_slice word, ig_err *err) {
     ig_buf *got = with;
@@ -53,7 +68,13 @@ TEST(each_name_cuts_as_its_model_was_trained) {
     words("gpt-2", "It's 1984,  isn't it?\n\n x", "It/'s/ 1984/,/ / isn/'t/ it/?/\n\n/ x");
     words("llama-bpe", "It's 1984,  isn't it?\n\n x", "It/'s/ /198/4/,/ / isn/'t/ it/?\n\n/ x");
     words("qwen2", "It'S 1984 (ab)", "It/'S/ /1/9/8/4/ (/ab/)");
+    words("qwen35", "a\xCC\x81\xCC\x81 12 a", "a\xCC\x81\xCC\x81/ /1/2/ a"); /* marks are of the word */
+    words("qwen2", "a\xCC\x81 a", "a/\xCC\x81/ a");
+    words("minicpm5", "ab1234567 x\r\n", "ab/123/456/7/ x/\r\n");
+    words("tekken", "HelloWORLDs a/b//\n 12", "Hello/WORLDs/ a//b///\n/ /1/2");
+    words("default", "It's 12345, (ok)?!", "It/'/s/ /123/45/,/ /(/ok/)?!");
     words("smollm", "It'S", "It/'/S");
+    words("qwen2", "it'\xC5\xBFx", "it/'\xC5\xBFx"); /* a long s is an s only where the case is folded */
     words("smollm", "a \xE2\x80\x83 b", "a/ \xE2\x80\x83/ b");             /* an em space is a blank */
     words("smollm", "a \xE1\xA0\x8E b", "a/ \xE1\xA0\x8E/ b");             /* U+180E is not */
     words("smollm", "\xD9\xA1\xD9\xA2 \xC2\xBD", "\xD9\xA1/\xD9\xA2/ /\xC2\xBD"); /* digits of any script */
@@ -75,16 +96,19 @@ static ig_status note_end(void *with, ig_slice word, ig_err *err) {
 
 /* Words of the whole text with the JIT compiler and without must end at the same places. */
 static void long_text(ig_slice text) {
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    const size_t n_names = sizeof names / sizeof *names;
+    for (size_t i = 0; i < n_names + sizeof files / sizeof *files; i++) {
         ig_pretok *p = NULL;
         ig_err err = {0};
         ig_regex_scratch *s = ig_regex_scratch_make();
         struct ends jit = {text.p, malloc(text.n * 4), 0, text.n},
                     plain = {text.p, malloc(text.n * 4), 0, text.n};
-        CHECK(ig_pretok_make(&p, ig_slice_of(names[i]), NULL) == IG_OK);
-        CHECK_MSG(!ig_pretok_words(p, s, text, true, note_end, &jit, &err), "%s: %s", names[i], err.msg);
+        const char *name = i < n_names ? names[i] : files[i - n_names];
+        CHECK(i < n_names ? ig_pretok_make(&p, ig_slice_of(name), NULL) == IG_OK
+                          : from_json(&p, name, NULL) == IG_OK);
+        CHECK_MSG(!ig_pretok_words(p, s, text, true, note_end, &jit, &err), "%s: %s", name, err.msg);
         ig_pretok_stop_jit(p);
-        CHECK_MSG(!ig_pretok_words(p, s, text, true, note_end, &plain, &err), "%s: %s", names[i], err.msg);
+        CHECK_MSG(!ig_pretok_words(p, s, text, true, note_end, &plain, &err), "%s: %s", name, err.msg);
         CHECK(jit.n == plain.n && jit.n > 0 && memcmp(jit.at, plain.at, jit.n * 4) == 0);
         CHECK(jit.at[jit.n - 1] == text.n);
         free(jit.at);

@@ -47,29 +47,49 @@ enum {
 #define BLANKS "[" WS "]+(?![^" WS "])|[" WS "]+"
 #define MARKS "[^" WS "\\p{L}\\p{N}]+"
 
+/* 's and its like. Where the case is folded, U+017F is an s; GGUF's rules write both cases out. */
+#define FOLDED "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+#define BOTH_CASES "(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
+
+#define LATER(shorts, letters, digits, marks, ws, blanks)                                                    \
+    shorts "|[^\\r\\n\\p{L}\\p{N}]?" letters "+|" digits "| ?[^" ws marks "]+[\\r\\n]*|" blanks
+#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define CASED(shorts, digits, ws, blanks)                                                                    \
+    "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" shorts "|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER "*" shorts \
+    "|" digits "| ?[^" ws "\\p{L}\\p{N}]+[\\r\\n/]*|" blanks
+#define DEEPSEEK(blanks)                                                                                     \
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"        \
+    "| ?[\\p{P}\\p{S}]+[\r\n]*|" blanks
+#define THEIR_BLANKS "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define OUR_BLANKS "[" WS "]*[\\r\\n]+|" BLANKS
+#define HAN_KANA "[\xE4\xB8\x80-\xE9\xBE\xA5\xE3\x81\x80-\xE3\x82\x9F\xE3\x82\xA0-\xE3\x83\xBF]+"
+
 /* As the files have them, and in PCRE2's words. */
 static const struct known {
     const char *theirs, *ours;
 } known[] = {
     {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
      "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?" MARKS "|" BLANKS},
-#define LATER(letters, digits, marks)                                                                        \
-    {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?" letters "+|" digits "| ?[^\\s" marks              \
-     "]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",                                                           \
-     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?" letters "+|" digits "| ?[^" WS marks              \
-     "]+[\\r\\n]*|[" WS "]*[\\r\\n]+|" BLANKS}
-    LATER("\\p{L}", "\\p{N}", "\\p{L}\\p{N}"),
-    LATER("\\p{L}", "\\p{N}{1,3}", "\\p{L}\\p{N}"),
-    LATER("\\p{L}", "\\p{N}+", "\\p{L}\\p{N}"),
-    LATER("[\\p{L}\\p{M}]", "\\p{N}", "\\p{L}\\p{M}\\p{N}"),
-#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
-#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
-#define TEKKEN(ws)                                                                                           \
-    "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER "*|\\p{N}| ?[^" ws   \
-    "\\p{L}\\p{N}]+[\\r\\n/]*|"
-    {TEKKEN("\\s") "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+", TEKKEN(WS) "[" WS "]*[\\r\\n]+|" BLANKS},
-    {"\\p{N}", "\\p{N}"},
-    {"\\p{N}{1,3}", "\\p{N}{1,3}"},
+#define LATERS(letters, digits, marks)                                                                       \
+    {LATER(FOLDED, letters, digits, marks, "\\s", THEIR_BLANKS),                                             \
+     LATER(FOLDED, letters, digits, marks, WS, OUR_BLANKS)},                                                 \
+    {LATER(BOTH_CASES, letters, digits, marks, "\\s", THEIR_BLANKS),                                         \
+     LATER(BOTH_CASES, letters, digits, marks, WS, OUR_BLANKS)}
+    LATERS("\\p{L}", "\\p{N}", "\\p{L}\\p{N}"),
+    LATERS("\\p{L}", "\\p{N}{1,3}", "\\p{L}\\p{N}"),
+    LATERS("\\p{L}", "\\p{N}+", "\\p{L}\\p{N}"),
+    LATERS("[\\p{L}\\p{M}]", "\\p{N}", "\\p{L}\\p{M}\\p{N}"),
+    {CASED("", "\\p{N}", "\\s", THEIR_BLANKS), CASED("", "\\p{N}", WS, OUR_BLANKS)},
+    {CASED(FOLDED "?", "\\p{N}{1,3}", "\\s", THEIR_BLANKS), CASED(FOLDED "?", "\\p{N}{1,3}", WS, OUR_BLANKS)},
+    {DEEPSEEK("\\s*[\r\n]+|\\s+(?!\\S)|\\s+"), DEEPSEEK(OUR_BLANKS)},
+#define SAME(pattern) {pattern, pattern}
+    SAME(HAN_KANA),
+    SAME("\\p{N}"),
+    SAME("\\p{N}+"),
+    SAME("\\p{N}{1,3}"),
+    SAME("[0-9][0-9][0-9]"),
+    SAME("[\\p{P}\\$\\+<=>\\^~\\|]+"),
 };
 
 static const char *known_pattern(ig_slice pattern) {

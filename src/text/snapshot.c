@@ -42,9 +42,20 @@ static ig_slice named_token(const struct folder *f, const char *key) {
     return s.p ? s : token_of(f->map, key);
 }
 
+/* Rows of the weights; a model of more than text has them one level deeper. 0: not said. */
+static uint64_t n_rows(const struct folder *f) {
+    yyjson_val *config = ig_snapshot_config(f->s), *v = ig_json_get(config, "vocab_size");
+    if (!v) v = ig_json_get(ig_json_get(config, "text_config"), "vocab_size");
+    return yyjson_is_uint(v) ? yyjson_get_uint(v) : 0;
+}
+
 static ig_status add_eos_id(struct folder *f, yyjson_val *v, const char *where, ig_err *err) {
+    uint64_t n = n_rows(f);
     if (!yyjson_is_uint(v) || yyjson_get_uint(v) >= IG_TOKEN_NONE)
         return ig_fail(err, IG_EFORMAT, "%s/%s: eos_token_id is not an id", ig_snapshot_path(f->s), where);
+    if (n > 0 && yyjson_get_uint(v) >= n)
+        return ig_fail(err, IG_EFORMAT, "%s/%s: eos_token_id %" PRIu64 ", vocab_size is %" PRIu64,
+                       ig_snapshot_path(f->s), where, yyjson_get_uint(v), n);
     if (f->facts.n_eos == EOS_IDS_MAX)
         return ig_fail(err, IG_EFORMAT, "%s/%s: eos_token_id: over %d ids", ig_snapshot_path(f->s), where,
                        EOS_IDS_MAX);
@@ -62,15 +73,29 @@ static ig_status add_eos_ids(struct folder *f, yyjson_val *root, const char *whe
     return st;
 }
 
+/* null is what old files have for "not said". */
+static ig_status flag(const struct folder *f, const char *key, int *out, ig_err *err) {
+    yyjson_val *v = yyjson_obj_get(yyjson_doc_get_root(f->config), key);
+    if (v && !yyjson_is_null(v) && !yyjson_is_bool(v))
+        return ig_fail(err, IG_EFORMAT, "%s/tokenizer_config.json: %s is not a bool", ig_snapshot_path(f->s),
+                       key);
+    *out = yyjson_is_bool(v) ? yyjson_is_true(v) : -1;
+    return IG_OK;
+}
+
 static ig_status take_facts(struct folder *f, ig_err *err) {
-    yyjson_val *adds = ig_json_get(yyjson_doc_get_root(f->config), "add_bos_token");
+    int add_bos, add_eos;
+    ig_status st = flag(f, "add_bos_token", &add_bos, err);
+    if (!st) st = flag(f, "add_eos_token", &add_eos, err);
+    if (st) return st;
     f->facts = (ig_tokenizer_facts){.bos = named_token(f, "bos_token"),
                                     .eos = named_token(f, "eos_token"),
                                     .unk = named_token(f, "unk_token"),
                                     .pad = named_token(f, "pad_token"),
-                                    .add_bos = yyjson_is_bool(adds) ? yyjson_is_true(adds) : -1,
+                                    .add_bos = add_bos,
+                                    .add_eos = add_eos == 1,
                                     .eos_id = f->eos_id};
-    ig_status st = add_eos_ids(f, ig_snapshot_config(f->s), "config.json", err);
+    st = add_eos_ids(f, ig_snapshot_config(f->s), "config.json", err);
     if (!st) st = add_eos_ids(f, yyjson_doc_get_root(f->generation), "generation_config.json", err);
     return st;
 }

@@ -119,6 +119,47 @@ TEST(damaged_files_are_named) {
     refused("{\"eos_token_id\":\"x\"}", "{}", "config.json: eos_token_id is not an id");
     refused("{}", "{\"eos_token_id\":[1,-2]}", "generation_config.json: eos_token_id is not an id");
     refused("{}", "{\"eos_token_id\":", "generation_config.json");
+    refused("{\"vocab_size\":8}", "{\"eos_token_id\":[1,8]}", "eos_token_id 8, vocab_size is 8");
+    refused("{\"text_config\":{\"vocab_size\":8},\"eos_token_id\":9}", "{}",
+            "eos_token_id 9, vocab_size is 8");
+}
+
+static void config_refused(const char *tokenizer_config, const char *word) {
+    ig_tokenizer *t = NULL;
+    ig_err err = {0};
+    begin("{}");
+    put("tokenizer_config.json", tokenizer_config);
+    ig_snapshot *s = opened();
+    ig_status st = ig_tokenizer_from_snapshot(&t, s, &err);
+    CHECK_MSG(st == IG_EFORMAT && !t && strstr(err.msg, word), "%d \"%s\"", st, err.msg);
+    end(s);
+}
+
+TEST(what_tokenizer_config_says_of_bos_and_eos_is_true_or_refused) {
+    config_refused("{\"eos_token\":\"<nowhere>\"}", "eos_token \"<nowhere>\" is not a token");
+    config_refused("{\"bos_token\":{\"content\":\"<nowhere>\"}}",
+                   "bos_token \"<nowhere>\" is not a token");
+    config_refused("{\"add_bos_token\":\"yes\"}", "add_bos_token is not a bool");
+    config_refused("{\"add_bos_token\":1}", "add_bos_token is not a bool");
+    config_refused("{\"add_eos_token\":[]}", "add_eos_token is not a bool");
+    config_refused("{\"add_eos_token\":true}", "there is no eos_token");
+}
+
+TEST(add_eos_token_puts_it_behind_a_text) {
+    begin("{}");
+    put("tokenizer_config.json",
+        "{\"add_eos_token\":true,\"eos_token\":\"<eot>\",\"add_bos_token\":null}");
+    ig_snapshot *s = opened();
+    ig_tokenizer *t = made(s);
+    ig_tokens ids = {0};
+    ig_encode_options opt = {.add_bos = true, .parse_special = true};
+    CHECK(ig_tokenizer_encode(t, NULL, ig_slice_of("ab"), opt, &ids, NULL) == IG_OK);
+    CHECK(ids.n == 2 && ids.v[0] == 2 && ids.v[1] == 5);
+    opt.add_bos = false;
+    CHECK(ig_tokenizer_encode(t, NULL, ig_slice_of("ab"), opt, &ids, NULL) == IG_OK && ids.n == 3);
+    ig_tokens_free(&ids);
+    ig_tokenizer_free(t);
+    end(s);
 }
 
 static void template_is(const ig_snapshot *s, const char *name, const char *want) {

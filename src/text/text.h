@@ -22,13 +22,15 @@ typedef struct ig_tokenizer ig_tokenizer;
 typedef struct ig_tokenizer_scratch ig_tokenizer_scratch;
 
 /* From the arrays of a GGUF file, copied: the file may be closed. Refuses an unknown `tokenizer.ggml.model`
- * (llama and gpt2 are known) or `.pre` by name. */
+ * (llama, gpt2 and gemma4 are known) or `.pre` by name; a missing `.pre` is "default", with a warning. */
 ig_status ig_tokenizer_from_gguf(ig_tokenizer **out, const ig_gguf *g, ig_err *err);
 
-/* What a snapshot's other files say about its tokens. Names that are no tokens count as not said. */
+/* What a snapshot's other files say about its tokens. A BOS or EOS that is no token is an error; names of the
+ * other two that are none count as not said. */
 typedef struct ig_tokenizer_facts {
     ig_slice bos, eos, unk, pad; /* their texts; .p NULL: not said */
     int add_bos;                 /* 0, 1; -1: not said, the post-processor decides */
+    bool add_eos;                /* behind each text, if the post-processor does not */
     const uint32_t *eos_id;      /* with `eos`, the end set; if that is empty, the known end markers */
     int n_eos;
 } ig_tokenizer_facts;

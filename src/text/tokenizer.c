@@ -231,6 +231,9 @@ static ig_status take_roles(ig_tokenizer *t, const ig_tokenizer_parts *parts, ig
     memcpy(t->after, parts->after, sizeof t->after);
     if (parts->add_bos && t->role[IG_ROLE_BOS] != IG_TOKEN_NONE)
         t->before[t->n_before++] = t->role[IG_ROLE_BOS];
+    if (parts->add_eos && t->role[IG_ROLE_EOS] == IG_TOKEN_NONE)
+        return ig_fail(err, IG_EFORMAT, "an EOS is to be added to each text, but no token is it");
+    if (parts->add_eos) t->after[t->n_after++] = t->role[IG_ROLE_EOS];
     return IG_OK;
 }
 
@@ -303,8 +306,19 @@ static ig_status take_model(ig_tokenizer *t, ig_tokenizer_parts *parts, ig_err *
         if (!st && !t->normal) st = ig_fail(err, IG_ELIMIT, "tokenizer: no memory");
         if (!st && parts->add_space_prefix) st = ig_normal_add_prepend(t->normal, mark, err);
         if (!st) st = ig_normal_add_replace(t->normal, blank, mark, err);
+    } else if (ig_slice_eq_str(parts->model, "gemma4")) {
+        ig_slice blank = {" ", 1}, mark = {"\xE2\x96\x81", 3};
+        parts->decoder =
+            (ig_decoder){.n_replace = 1, .byte_fallback = true, .replace = {{mark, blank}}};
+        b->byte_fallback = b->fuse_unk = b->whole_breaks = true;
+        b->unk = (uint32_t)parts->role[IG_ROLE_UNK];
+        st = ig_pretok_make_lines(&t->pretok, err);
+        t->normal = ig_normal_make();
+        if (!st && !t->normal) st = ig_fail(err, IG_ELIMIT, "tokenizer: no memory");
+        if (!st) st = ig_normal_add_replace(t->normal, blank, mark, err);
     } else {
-        return ig_fail(err, IG_EFORMAT, "tokenizer.ggml.model \"%.*s\" is not supported (gpt2 and llama are)",
+        return ig_fail(err, IG_EFORMAT,
+                       "tokenizer.ggml.model \"%.*s\" is not supported (gpt2, llama and gemma4 are)",
                        (int)(parts->model.n < 64 ? parts->model.n : 64), parts->model.p);
     }
     if (!st) b->byte_level = ig_pretok_is_byte_level(t->pretok);

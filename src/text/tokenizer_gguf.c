@@ -83,13 +83,21 @@ static ig_status from_gguf(ig_tokenizer **out, const ig_gguf *g, ig_err *err) {
     ig_status st;
 
     if ((st = ig_gguf_get_string(g, "tokenizer.ggml.model", &parts.model, err))) return st;
-    bool by_score = ig_slice_eq_str(parts.model, "llama"), by_merges = ig_slice_eq_str(parts.model, "gpt2");
-    if (!by_score && !by_merges) return ig_tokenizer_make(out, &parts, err); /* refuses it */
+    bool by_score = ig_slice_eq_str(parts.model, "llama"), gpt2 = ig_slice_eq_str(parts.model, "gpt2");
+    bool gemma4 = ig_slice_eq_str(parts.model, "gemma4");
+    if (!by_score && !gpt2 && !gemma4) return ig_tokenizer_make(out, &parts, err); /* refuses it */
     if ((st = string_array(g, "tokenizer.ggml.tokens", &tokens, err))) return st;
     parts.tokens = tokens.strings;
     parts.n_tokens = tokens.n;
-    if (by_merges) {
-        if ((st = ig_gguf_get_string(g, "tokenizer.ggml.pre", &parts.pre, err))) return st;
+    if (gpt2) {
+        bool found;
+        if ((st = optional(ig_gguf_get_string(g, "tokenizer.ggml.pre", &parts.pre, err), &found))) return st;
+        if (!found) { /* files from before there was such a key */
+            ig_log(IG_LOG_WARN, "tokenizer.pre missing=tokenizer.ggml.pre taken=default words=may_differ");
+            parts.pre = ig_slice_of("default");
+        }
+    }
+    if (!by_score) {
         if ((st = string_array(g, "tokenizer.ggml.merges", &merges, err))) return st;
         parts.merges = merges.strings;
         parts.n_merges = merges.n;
@@ -103,6 +111,8 @@ static ig_status from_gguf(ig_tokenizer **out, const ig_gguf *g, ig_err *err) {
     bool adds = by_score || ig_slice_eq_str(parts.pre, "llama-bpe") || ig_slice_eq_str(parts.pre, "llama3") ||
                 ig_slice_eq_str(parts.pre, "llama-v3") || ig_slice_eq_str(parts.pre, "tekken");
     if ((st = flag(g, "tokenizer.ggml.add_bos_token", adds, &parts.add_bos, err))) return st;
+    parts.add_bos |= gemma4; /* the first files say false, and the model is lost without it */
+    if ((st = flag(g, "tokenizer.ggml.add_eos_token", false, &parts.add_eos, err))) return st;
     if ((st = flag(g, "tokenizer.ggml.add_space_prefix", by_score, &parts.add_space_prefix, err))) return st;
     st = types_of(g, tokens.n, &type, err);
     if (!st) st = scores_of(g, tokens.n, by_score, &score, err);

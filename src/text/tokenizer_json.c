@@ -335,10 +335,19 @@ static ig_status take_decoder(struct reading *r, yyjson_val *v, enum order *orde
 
 /* ---- what the other files say ----------------------------------------------------------------------- */
 
+static ig_status take_role(struct reading *r, ig_token_role role, const char *key, ig_slice name) {
+    r->parts.role[role] = find_token(r, name);
+    if (!name.p || r->parts.role[role] != IG_TOKEN_NONE) return IG_OK;
+    return ig_fail(r->err, IG_EFORMAT, "%s \"%.*s\" is not a token of tokenizer.json", key, shown(name),
+                   name.p);
+}
+
 static ig_status take_facts(struct reading *r, const ig_tokenizer_facts *f) {
     ig_tokenizer_parts *p = &r->parts;
-    p->role[IG_ROLE_BOS] = find_token(r, f->bos);
-    p->role[IG_ROLE_EOS] = find_token(r, f->eos);
+    ig_status st;
+    if ((st = take_role(r, IG_ROLE_BOS, "bos_token", f->bos)) ||
+        (st = take_role(r, IG_ROLE_EOS, "eos_token", f->eos)))
+        return st;
     p->role[IG_ROLE_PAD] = find_token(r, f->pad);
     if (f->unk.p) p->role[IG_ROLE_UNK] = find_token(r, f->unk);
     if (p->role[IG_ROLE_UNK] == IG_TOKEN_NONE) p->role[IG_ROLE_UNK] = p->unk;
@@ -351,6 +360,11 @@ static ig_status take_facts(struct reading *r, const ig_tokenizer_facts *f) {
     }
     if (p->role[IG_ROLE_EOS] != IG_TOKEN_NONE) r->eos[p->n_eos++] = (uint32_t)p->role[IG_ROLE_EOS];
     p->eos = r->eos;
+
+    uint32_t eos = (uint32_t)p->role[IG_ROLE_EOS];
+    if (f->add_eos && eos == IG_TOKEN_NONE)
+        return ig_fail(r->err, IG_EFORMAT, "add_eos_token is true, but there is no eos_token");
+    if (f->add_eos && (p->n_after == 0 || p->after[p->n_after - 1] != eos)) p->after[p->n_after++] = eos;
 
     uint32_t bos = (uint32_t)p->role[IG_ROLE_BOS];
     bool has = p->n_before > 0 && p->before[0] == bos;

@@ -114,6 +114,28 @@ TEST(decoding_drops_one_blank_at_the_beginning_where_the_file_says_so) {
     ig_tokenizer_free(t);
 }
 
+/* The reference's tables are those of Unicode 9: U+07FD, a mark since version 11, is nothing there. */
+TEST(characters_younger_than_the_references_tables_are_not_normalized) {
+    ig_normal *n = ig_normal_make();
+    ig_buf held = ig_buf_init(0);
+    ig_slice out;
+    CHECK(ig_normal_add_nfc(n, NULL) == IG_OK);
+    static const struct { const char *text, *want; } v[] = {
+        {"a\xCC\x96\xCC\x81", "\xC3\xA1\xCC\x96"},   /* U+0316 is below: the acute reaches the letter */
+        {"a\xDF\xBD\xCC\x81", "a\xDF\xBD\xCC\x81"},
+        {"\xF0\x91\xA4\xB5\xF0\x91\xA4\xB0", "\xF0\x91\xA4\xB5\xF0\x91\xA4\xB0"},
+        {"e\xCC\x81\xDF\xBD" "e\xCC\x81", "\xC3\xA9\xDF\xBD\xC3\xA9"},
+        {"\xE1\x84\x80\xE1\x85\xA1", "\xEA\xB0\x80"},
+    };
+    for (size_t i = 0; i < sizeof v / sizeof *v; i++) {
+        ig_buf_clear(&held);
+        CHECK(ig_normal_apply(n, NULL, ig_slice_of(v[i].text), &held, &out, NULL) == IG_OK);
+        CHECK_MSG(ig_slice_eq_str(out, v[i].want), "%zu: %.*s", i, (int)out.n, out.p);
+    }
+    ig_buf_free(&held);
+    ig_normal_free(n);
+}
+
 TEST(a_word_that_is_a_token_is_that_token_where_merges_are_ignored) {
     ig_tokenizer *t = made(CHARS("\"ignore_merges\":true,"), NULL);
     CHECK(gives(t, "abb", false, "11") && gives(t, "abba", false, "11 3"));

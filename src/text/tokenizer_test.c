@@ -249,6 +249,18 @@ TEST(bos_comes_once) {
     ig_tokenizer_free(t);
 }
 
+TEST(an_eos_comes_behind_a_text_where_the_file_says_so) {
+    struct small s;
+    small_fill(&s);
+    s.parts.add_eos = true;
+    ig_tokenizer *t = small_make(&s);
+    ig_encode_options opt = {.add_bos = true, .parse_special = true};
+    GIVES(t, "a", opt, 'a', END);
+    GIVES(t, "", opt, END);
+    GIVES(t, "a", with_special, 'a');
+    ig_tokenizer_free(t);
+}
+
 TEST(bytes_without_a_token_are_dropped_and_what_is_left_can_merge) {
     struct small s;
     small_fill(&s);
@@ -302,8 +314,10 @@ TEST(hostile_vocabularies_are_refused_by_name) {
     char *large = calloc(1, 1 << 20);
     memset(large, 'y', (1 << 20) - 1);
 
-    small_fill(&s), s.parts.model = ig_slice_of("gemma4"), refused(&s, "\"gemma4\"");
-    small_fill(&s), s.parts.pre = ig_slice_of("default"), refused(&s, "\"default\"");
+    small_fill(&s), s.parts.model = ig_slice_of("bert"), refused(&s, "\"bert\"");
+    small_fill(&s), s.parts.pre = ig_slice_of("gemma4"), refused(&s, "\"gemma4\"");
+    small_fill(&s), s.parts.pre = ig_slice_of("falcon"), refused(&s, "\"falcon\"");
+    small_fill(&s), s.parts.role[IG_ROLE_EOS] = IG_TOKEN_NONE, s.parts.add_eos = true, refused(&s, "EOS");
     small_fill(&s), s.parts.pre = ig_slice_of(""), refused(&s, "tokenizer.ggml.pre");
     small_fill(&s), s.parts.n_tokens = 0, refused(&s, "must be 1 to");
     small_fill(&s), s.parts.n_tokens = UINT64_MAX, refused(&s, "18446744073709551615");
@@ -443,6 +457,39 @@ TEST(pairs_whose_text_is_a_token_join_by_score) {
     t = small_make(&s);
     GIVES(t, "a</s>a", with_special, S_MARK_A, S_EOS, S_MARK_A);
     CHECK(gives(t, "", plain_text, NULL, 0));
+    ig_tokenizer_free(t);
+}
+
+/* ---- characters by merges --------------------------------------------------------------------------- */
+
+TEST(gemma4_merges_characters_line_by_line_and_runs_of_line_ends_are_tokens) {
+    enum { G_UNK, G_BOS, G_MARK, G_A, G_MARK_A, G_END, G_END2, G_END4, G_C3, G_A9, G_A_END };
+    static const struct { const char *name; int type; } v[] = {
+        {"<unk>", IG_TYPE_CONTROL}, {"<bos>", IG_TYPE_CONTROL},   {MARK, IG_TYPE_NORMAL},
+        {"a", IG_TYPE_NORMAL},      {MARK "a", IG_TYPE_NORMAL},   {"\n", IG_TYPE_NORMAL},
+        {"\n\n", IG_TYPE_NORMAL},   {"\n\n\n\n", IG_TYPE_NORMAL}, {"<0xC3>", IG_TYPE_BYTE},
+        {"<0xA9>", IG_TYPE_BYTE},   {"a\n", IG_TYPE_NORMAL},
+    };
+    struct small s = {0};
+    s.parts = (ig_tokenizer_parts){.model = ig_slice_of("gemma4"), .tokens = s.token, .types = s.type,
+                                   .merges = s.merge, .add_bos = true};
+    for (size_t i = 0; i < sizeof v / sizeof *v; i++) add_token(&s, v[i].name, v[i].type);
+    add_merge(&s, MARK " a");
+    add_merge(&s, "\n \n");
+    add_merge(&s, "a \n");
+    for (int i = 0; i < IG_ROLE_COUNT; i++) s.parts.role[i] = IG_TOKEN_NONE;
+    s.parts.role[IG_ROLE_UNK] = G_UNK;
+    s.parts.role[IG_ROLE_BOS] = G_BOS;
+    ig_tokenizer *t = small_make(&s);
+    ig_encode_options bos = {.add_bos = true, .parse_special = true};
+    GIVES(t, "a a", plain_text, G_A, G_MARK_A);         /* no blank before a text */
+    GIVES(t, "a\na", plain_text, G_A, G_END, G_A);      /* a merge over the end of a line never happens */
+    GIVES(t, "\n\n\n\n", plain_text, G_END4);          /* though no merges lead there */
+    GIVES(t, "\n\n\n", plain_text, G_END2, G_END);
+    GIVES(t, "\xC3\xA9", plain_text, G_C3, G_A9);
+    GIVES(t, "<bos>a", bos, G_BOS, G_A);
+    GIVES(t, "a", bos, G_BOS, G_A);
+    CHECK(ig_slice_eq_str(ig_tokenizer_bytes(t, G_MARK_A), " a"));
     ig_tokenizer_free(t);
 }
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Writes the seed corpora corpus-tokenizer/, corpus-tokenizer_json/ and corpus-template/ beside this file. Run it again after a change
-here or to tests/text/templates.py; what fuzzing found is kept as found-*."""
+"""Writes the seed corpora corpus-tokenizer/, corpus-tokenizer_json/ and corpus-template/ beside this file. Run it again
+after a change here or to tests/text/conversations.py; what fuzzing found is kept as found-*."""
 import json
 import pathlib
 import sys
 
 HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "text"))
-from templates import TEMPLATES  # noqa: E402
+from conversations import TEMPLATES  # noqa: E402
 
 
 def tokenizer(tokens, merges, text, flags=1, roles=(255,) * 6):

@@ -1,8 +1,8 @@
 """The C side: text_driver built from the objects of a build, spoken to over pipes.
 
-B is the build folder (INGLE_BUILD, else the folder of INGLE_PROGRAM, else build/). The program is compiled
-there from text_driver.c and linked with the objects of text, file and base. INGLE_TEXT_DRIVER names one that
-is already built."""
+B is the build folder (INGLE_BUILD, else the folder of INGLE_PROGRAM, else build/), INGLE_DEPS the folder of what
+the build fetched and of the Rust library, if it is another. The program is compiled there from text_driver.c and
+linked with the objects of text, file and base. INGLE_TEXT_DRIVER names one that is already built."""
 import glob
 import json
 import os
@@ -24,11 +24,12 @@ def program():
     b = build_folder()
     objects = [o for folder in ("text", "file", "base") for o in sorted(glob.glob(f"{b}/{folder}/*.o"))
                if not o.endswith(("_test.o", "base/test.o"))]
-    objects += glob.glob(f"{b}/third/yyjson.o") + glob.glob(f"{b}/guide/release/libguide.a")
+    deps = os.environ.get("INGLE_DEPS") or b
+    objects += glob.glob(f"{b}/third/yyjson.o") + glob.glob(f"{deps}/guide/release/libguide.a")
     out, source = f"{b}/text_driver", f"{HERE}/text_driver.c"
     if not os.path.exists(out) or any(os.path.getmtime(f) > os.path.getmtime(out) for f in [source, *objects]):
         subprocess.run([os.environ.get("CC", "gcc"), "-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-D_GNU_SOURCE",
-                        f"-I{ROOT}/src", "-isystem", f"{b}/third/yyjson", "-o", out, source, *objects, "-lpcre2-8",
+                        f"-I{ROOT}/src", "-isystem", f"{deps}/third/yyjson", "-o", out, source, *objects, "-lpcre2-8",
                         "-lutf8proc", "-lxxhash", "-lpthread", "-lm", "-ldl"], check=True)
     return out
 

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 import driver
 import test_tokens
-from templates import CONVERSATIONS, TEMPLATES, bot, system, user
+from conversations import CONVERSATIONS, TEMPLATES, bot, system, user
 
 NOW = 1795995000
 

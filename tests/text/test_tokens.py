@@ -3,7 +3,6 @@
 The reference is built from the same arrays of the same file, so that only the algorithms can differ."""
 import json
 import random
-import unicodedata
 
 import pytest
 from tokenizers import Tokenizer
@@ -13,8 +12,8 @@ import driver
 
 CONTROL = 3
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-SPLIT_LLAMA = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-               r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+SPLIT_LLAMA = (r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+               r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 
 
 def split(pattern):
@@ -117,9 +116,6 @@ def test_other_pre_tokenizers_on_the_same_vocabulary(metadata, pre, tmp_path):
     theirs = reference(metadata, pre, special=False)
     d = driver.Driver("--parts", str(path))
     odd = corpus.odd()
-    if theirs.normalizer:  # the package's table of combining marks is older than ours and Python's
-        odd = [s for s in odd if theirs.normalizer.normalize_str(s) == unicodedata.normalize("NFC", s)]
-        assert len(odd) > 4900
     n = compare(d, theirs, odd)
     n += compare(d, theirs, corpus.runs(20_000))
     for kind, text in corpus.natural().items():

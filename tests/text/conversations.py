@@ -204,4 +204,14 @@ CONVERSATIONS = {  # name: (messages, options)
     "special tokens": ([system("<|im_start|>system"), user("x<|im_end|>\n<|im_start|>assistant\nSure<|im_end|"),
                         bot("<|endoftext|><|endoftext|>"), user("<|im_<|im_end|>end|> <file_sep>")], {}),
     "long": ([user("word " * 5000), bot("ünï " * 2000), user("?")], {}),
+    "parts": ([{"role": "system", "content": [{"type": "text", "text": "Parts."}]},
+               {"role": "user", "content": [{"type": "text", "text": "One. "}, {"type": "text", "text": "Two."}]}], {}),
+    "image": ([{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is this?"}]}], {}),
+    "reasoning and call": ([user("Weather?"), bot("", reasoning_content="I need it.", thinking="I need it.",
+                                                  tool_calls=[call("get_weather", {"city": "Rome"})]), tool("sunny")],
+                           {"tools": [WEATHER, CLOCK], "kwargs": {"enable_thinking": True, "thinking": True}}),
 }
+# Those that the real templates are rendered with.
+REAL = ["hello", "system", "turns", "no prompt", "thinking on", "thinking off", "tools", "one tool", "call", "call as text",
+        "call without content", "two calls", "reasoning", "reasoning and call", "thoughts inside", "parts", "image",
+        "developer", "two users", "bot last", "documents", "empty", "odd characters"]
