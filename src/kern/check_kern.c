@@ -80,7 +80,9 @@ static void put_number(uint8_t *p, float x, size_t bytes) { /* bf16 or f32 */
 static void random_row(const ig_fmt *f, uint8_t *row, int n_cols, weights kind) {
     static const struct {
         int gguf_type, half_at[2], n_halves;
-    } scales[] = {{2, {0}, 1}, {3, {0, 2}, 2}, {6, {0}, 1}, {8, {0}, 1}, {12, {0, 2}, 2}, {14, {208}, 1}};
+    } scales[] = {{2, {0}, 1},       {3, {0, 2}, 2},  {6, {0}, 1},   {7, {0, 2}, 2}, {8, {0}, 1},
+                  {10, {80, 82}, 2}, {11, {108}, 1},  {12, {0, 2}, 2}, {13, {0, 2}, 2}, {14, {208}, 1},
+                  {20, {0}, 1},      {23, {0}, 1},    {34, {52}, 1}, {35, {64}, 1}};
     size_t n = ig_fmt_row_bytes(f, n_cols), n_groups = (size_t)(n_cols / f->group);
     for (size_t i = 0; i < n; i++) row[i] = (uint8_t)rnd();
     if (kind == WILD)
@@ -125,7 +127,7 @@ static acts random_acts(int n_rows, int n_cols) {
         a.act.qsum = malloc(n_blocks * 4);
         for (int r = 0; r < n_rows; r++) {
             size_t b = (size_t)r * (size_t)(n_cols / 32);
-            quant->fn.quant(a.act.q + (size_t)r * (size_t)n_cols, a.act.scale + b, a.act.qsum + b,
+            quant->fn.quant(a.act.q + (size_t)r * (size_t)n_cols, a.act.scale + b, a.act.qsum + 2 * b,
                             a.act.sum + b, a.f + (size_t)r * (size_t)n_cols, n_cols);
             quant16->fn.quant16(a.act.q16 + (size_t)r * (size_t)n_cols, a.act.scale16 + b,
                                 a.act.qsum16 + 2 * b, a.act.sum16 + b, a.f + (size_t)r * (size_t)n_cols, n_cols);
@@ -200,7 +202,7 @@ static void check_linear(const ig_kern *k) {
         /* one activation changed by one step must show, where no weight is 0 and none swallows it */
         float broken[16];
         if (a.act.q)
-            a.act.q[7 * n_cols + 5] = (int8_t)(a.act.q[7 * n_cols + 5] ^ 1), a.act.qsum[7 * (n_cols / 32)]++,
+            a.act.q[7 * n_cols + 5] = (int8_t)(a.act.q[7 * n_cols + 5] ^ 1), a.act.qsum[7 * (n_cols / 16)]++,
                                  a.act.q16[7 * n_cols + 5] = (int16_t)(a.act.q16[7 * n_cols + 5] ^ 64);
         a.f[7 * n_cols + 5] += 1.0f;
         k->fn.linear(broken, panel.p, &a.act, 7, 1, n_cols);
@@ -303,7 +305,7 @@ static void run_row(const ig_kern *k, uint8_t *out, const float *x, const float 
     case IG_KERN_TO_F16: k->fn.to_f16((uint16_t *)(void *)out, x, n); break;
     case IG_KERN_QUANT: {
         size_t b = (size_t)n / 32;
-        k->fn.quant((int8_t *)out, y + n, (int32_t *)(y + n + b), y + n + 2 * b, x, n);
+        k->fn.quant((int8_t *)out, y + n, (int16_t *)(void *)(y + n + b), y + n + 2 * b, x, n);
         break;
     }
     case IG_KERN_QUANT16: {

@@ -1,9 +1,15 @@
-/* fmt_common: what the weight formats share: numbers inside bytes, the 4-bit codes of a panel, and a format's
- * three rows in the list of kernels. */
+/* fmt_common: what the weight formats share: numbers inside bytes, the codes of a panel, and the three functions of
+ * a format made from two readers of its own.
+ *
+ * A format of blocks says how to read one block of 32 inputs of a row, from the file and from a panel
+ *     of_file_<fmt>(&x, group, j)   of_panel_<fmt>(&x, group, lane, j)   block j of a group
+ * and how a block joins a sum. FMT_ROWS makes dequant and unpack, FMT_LINEAR the linear. */
 #ifndef IG_FMT_COMMON_H
 #define IG_FMT_COMMON_H
 
 #include "kern/simd.h"
+
+#define INLINE static inline __attribute__((always_inline))
 
 static inline float f32_at(const uint8_t *p) {
     float x;
@@ -18,11 +24,10 @@ static inline float half_at(const uint8_t *p) {
 static inline float bf16_at(const uint8_t *p) {
     uint16_t h;
     __builtin_memcpy(&h, p, 2);
-    uint32_t u = (uint32_t)h << 16;
-    float x;
-    __builtin_memcpy(&x, &u, 4);
-    return x;
+    return ig_bf16_to_f32(h);
 }
+
+/* ---- codes in a panel --------------------------------------------------------------------------------- */
 
 /* 4-bit codes of 32 inputs and 16 lanes: [4 groups j][16 lanes][4 bytes], byte i of a lane holds input 4j + i
  * in the low nibble and 16 + 4j + i in the high one. */
@@ -66,11 +71,19 @@ static inline void pack_plane1(uint8_t *plane, const uint8_t code[32], int shift
     __builtin_memcpy(plane + lane * 4, &w, 4);
 }
 
+/* Bytes of the file as they are, 4 of a lane side by side: [n / 4][16 lanes][4 bytes]. */
+static inline void pack_words(uint8_t *words, const uint8_t *bytes, int n, int lane) {
+    for (int i = 0; i < n; i += 4) __builtin_memcpy(words + i * 16 + lane * 4, bytes + i, 4);
+}
+
 /* Where input k stands when the middle two of each four change places, so that the even and the odd bytes of
- * a vector are neighbouring inputs: what a kernel for int16 activations wants. */
+ * a vector are neighbouring inputs: what a kernel for int16 activations wants. Its own inverse. */
 static inline int middle_turned(int k) {
     static const int place[4] = {0, 2, 1, 3};
     return (k & ~3) | place[k & 3];
+}
+static inline void turn_middle(uint8_t turned[32], const uint8_t code[32]) {
+    for (int k = 0; k < 32; k++) turned[k] = code[middle_turned(k)];
 }
 
 /* 8-bit codes of 32 inputs and 16 lanes: [8 groups j][16 lanes][4 bytes], bytes 0, 2, 1, 3 of a lane hold
@@ -79,13 +92,122 @@ enum { CODES8_BYTES = 512 };
 static inline size_t code8_place(int lane, int k) {
     return (size_t)((k / 4) * 64 + lane * 4 + (middle_turned(k) & 3));
 }
-
 static inline void pack_codes8(uint8_t *block, const uint8_t code[32], int lane) {
     for (int j = 0; j < 8; j++) {
         const uint8_t *c = code + 4 * j, turned[4] = {c[0], c[2], c[1], c[3]};
         __builtin_memcpy(block + j * 64 + lane * 4, turned, 4);
     }
 }
+
+/* ---- a block as numbers -------------------------------------------------------------------------------- */
+
+/* w[k] = (d * sc) * level[k] + m * mn, each operation rounded; the first 16 inputs have sc[0] and mn[0], the others
+ * sc[1] and mn[1]. A format without a minimum has m = -0, whose sum changes nothing. */
+typedef struct fmt_block {
+    int8_t level[32];
+    int sc[2], mn[2];
+    float d, m;
+} fmt_block;
+
+INLINE void block_scales(fmt_block *x, float d, float m, int sc, int mn) {
+    x->d = d, x->m = m, x->sc[0] = x->sc[1] = sc, x->mn[0] = x->mn[1] = mn;
+}
+INLINE void block_values(float out[32], const fmt_block *x) {
+    for (int run = 0; run < 2; run++) {
+        const float d = x->d * (float)x->sc[run], m = x->m * (float)x->mn[run];
+        for (int k = 16 * run; k < 16 * run + 16; k++) out[k] = d * (float)x->level[k] + m;
+    }
+}
+
+INLINE int32_t dot8(const int8_t *level, const int8_t *q, int n) {
+    int32_t sum = 0;
+    for (int k = 0; k < n; k++) sum += level[k] * q[k];
+    return sum;
+}
+INLINE int32_t dot16(const int8_t *level, const int16_t *q, int n) {
+    int32_t sum = 0;
+    for (int k = 0; k < n; k++) sum += level[k] * q[k];
+    return sum;
+}
+
+/* How a block joins a sum; `at` is the block of the activations. */
+INLINE float add_q8(float acc, const fmt_block *w, const ig_act *x, size_t at) {
+    int32_t isum = dot8(w->level, x->q + 32 * at, 32);
+    return __builtin_fmaf(w->d * (float)w->sc[0], x->scale[at] * (float)isum, acc);
+}
+INLINE float add_q8_min(float acc, const fmt_block *w, const ig_act *x, size_t at) {
+    return __builtin_fmaf(w->m * (float)w->mn[0], x->sum[at], add_q8(acc, w, x, at));
+}
+INLINE float add_q16(float acc, const fmt_block *w, const ig_act *x, size_t at) {
+    int32_t isum = dot16(w->level, x->q16 + 32 * at, 32);
+    return __builtin_fmaf(w->d * (float)w->sc[0], x->scale16[at] * (float)isum, acc);
+}
+/* Runs of 16 with scales of their own, one after the other. */
+INLINE float add_q16_runs(float acc, const fmt_block *w, const ig_act *x, size_t at) {
+    for (int run = 0; run < 2; run++) {
+        int32_t isum = dot16(w->level + 16 * run, x->q16 + 32 * at + 16 * run, 16);
+        acc = __builtin_fmaf(w->d * (float)w->sc[run], x->scale16[at] * (float)isum, acc);
+    }
+    return acc;
+}
+/* Runs of 16 with small integers as scales and minima: both runs in one exact sum. */
+INLINE float add_q8_runs(float acc, const fmt_block *w, const ig_act *x, size_t at) {
+    const int8_t *q = x->q + 32 * at;
+    int32_t isum = w->sc[0] * dot8(w->level, q, 16) + w->sc[1] * dot8(w->level + 16, q + 16, 16);
+    return __builtin_fmaf(w->d, x->scale[at] * (float)isum, acc);
+}
+INLINE float add_q8_runs_min(float acc, const fmt_block *w, const ig_act *x, size_t at) {
+    int32_t msum = w->mn[0] * x->qsum[2 * at] + w->mn[1] * x->qsum[2 * at + 1];
+    return __builtin_fmaf(w->m, x->scale[at] * (float)msum, add_q8_runs(acc, w, x, at));
+}
+
+/* ---- a format's functions ------------------------------------------------------------------------------ */
+
+/* Groups of `inputs` inputs, in file_bytes in the file and panel_bytes in a panel. */
+#define FMT_ROWS(fmt, inputs, file_bytes, panel_bytes)                                              \
+    static void dequant_##fmt(float *out, const uint8_t *row, int n_cols) {                         \
+        for (int b = 0; b < n_cols / 32; b++, out += 32) {                                          \
+            fmt_block x;                                                                                \
+            of_file_##fmt(&x, row + (size_t)(b / (inputs / 32)) * file_bytes, b % (inputs / 32));   \
+            block_values(out, &x);                                                                  \
+        }                                                                                           \
+    }                                                                                               \
+    static void unpack_##fmt(float *out, const uint8_t *panel, int lane, int n_cols) {              \
+        for (int b = 0; b < n_cols / 32; b++, out += 32) {                                          \
+            const uint8_t *group = panel + (size_t)(b / (inputs / 32)) * panel_bytes;               \
+            fmt_block x;                                                                                \
+            of_panel_##fmt(&x, group, lane, b % (inputs / 32));                                     \
+            block_values(out, &x);                                                                  \
+        }                                                                                           \
+    }
+
+#define FMT_LINEAR(fmt, add, inputs, panel_bytes)                                                       \
+    static void linear_##fmt(float *tile, const uint8_t *panel, const ig_act *x, int row, int m,        \
+                             int n_cols) {                                                              \
+        for (int i = 0; i < m * IG_PANEL_ROWS; i++) tile[i] = 0.0f;                                     \
+        for (int b = 0; b < n_cols / 32; b++) {                                                         \
+            const uint8_t *group = panel + (size_t)(b / (inputs / 32)) * panel_bytes;                   \
+            for (int lane = 0; lane < IG_PANEL_ROWS; lane++) {                                          \
+                fmt_block w;                                                                                \
+                of_panel_##fmt(&w, group, lane, b % (inputs / 32));                                     \
+                for (int r = 0; r < m; r++) {                                                           \
+                    const size_t at = (size_t)(row + r) * (size_t)(x->n_cols / 32) + (size_t)b;         \
+                    float *acc = tile + r * IG_PANEL_ROWS + lane;                                       \
+                    *acc = add(*acc, &w, x, at);                                                        \
+                }                                                                                       \
+            }                                                                                           \
+        }                                                                                               \
+    }
+
+#define FMT_OBJECT(fmt, type, inputs, file_bytes_, panel_bytes_, act_)                                  \
+    const ig_fmt ig_fmt_##fmt = {.name = #fmt,                                                          \
+                                 .gguf_type = type,                                                     \
+                                 .group = inputs,                                                       \
+                                 .group_bytes = file_bytes_,                                            \
+                                 .panel_group = inputs,                                                 \
+                                 .panel_bytes = panel_bytes_,                                           \
+                                 .act = act_,                                                           \
+                                 .pack = pack_##fmt}
 
 #define FMT_KERN(op_, word, fmt_)                                                                       \
     {.op = op_, .fmt = &ig_fmt_##fmt_, .tier = IG_TIER_L3, .cpu_needs = SIMD_NEEDS, .speed = SIMD_SPEED, \

@@ -3,8 +3,8 @@
  *            Q4_1 {f16 d, f16 m, u8 qs[16]} w = d * code + m
  *            byte i of qs: input i in the low nibble, input i + 16 in the high one
  *     panel: nibbles as in fmt_common.h, then d[16], and m[16] for Q4_1
- * Sums, blocks ascending, isum = exact sum of code * q, a = the activation block:
- *     Q4_0  acc = fma(d, a.scale * (float)(isum - 8 * a.qsum), acc)
+ * Sums, blocks ascending, isum = exact sum of (code - 8) * q or code * q, a = the activation block:
+ *     Q4_0  acc = fma(d, a.scale * (float)isum, acc)
  *     Q4_1  acc = fma(m, a.sum, fma(d, a.scale * (float)isum, acc)) */
 #include "kern/fmt_common.h"
 
@@ -13,90 +13,58 @@ FMT_DECLARE(q4_1);
 
 enum { D_AT = NIBBLES_BYTES, M_AT = D_AT + 32, Q4_0_BYTES = D_AT + 32, Q4_1_BYTES = M_AT + 32 };
 
-static void linear(float *tile, const uint8_t *panel, const ig_act *x, int row, int m, int n_cols,
-                   size_t block_bytes, bool has_min) {
-    int n_blocks = n_cols / 32;
-    for (int r = 0; r < m; r++) {
-        size_t at = (size_t)(row + r);
-        for (int lane = 0; lane < IG_PANEL_ROWS; lane++) {
-            float acc = 0.0f;
-            for (int b = 0; b < n_blocks; b++) {
-                const uint8_t *w = panel + (size_t)b * block_bytes;
-                const int8_t *q = x->q + at * (size_t)x->n_cols + (size_t)b * 32;
-                size_t ab = at * (size_t)(x->n_cols / 32) + (size_t)b;
-                int32_t isum = 0;
-                for (int k = 0; k < 32; k++) isum += nibble_at(w, lane, k) * q[k];
-                if (!has_min) isum -= 8 * x->qsum[ab];
-                acc = __builtin_fmaf(half_at(w + D_AT + lane * 2), x->scale[ab] * (float)isum, acc);
-                if (has_min) acc = __builtin_fmaf(half_at(w + M_AT + lane * 2), x->sum[ab], acc);
-            }
-            tile[r * IG_PANEL_ROWS + lane] = acc;
-        }
+INLINE void levels_of_file(fmt_block *x, const uint8_t *qs, const int offset) {
+    for (int i = 0; i < 16; i++) {
+        x->level[i] = (int8_t)((qs[i] & 15) - offset);
+        x->level[i + 16] = (int8_t)((qs[i] >> 4) - offset);
     }
 }
-static void linear_q4_0(float *tile, const uint8_t *panel, const ig_act *x, int row, int m, int n_cols) {
-    linear(tile, panel, x, row, m, n_cols, Q4_0_BYTES, false);
-}
-static void linear_q4_1(float *tile, const uint8_t *panel, const ig_act *x, int row, int m, int n_cols) {
-    linear(tile, panel, x, row, m, n_cols, Q4_1_BYTES, true);
+INLINE void levels_of_panel(fmt_block *x, const uint8_t *group, int lane, const int offset) {
+    for (int k = 0; k < 32; k++) x->level[k] = (int8_t)(nibble_at(group, lane, k) - offset);
 }
 
-/* As the format's own library: the product rounded, then the sum. */
-static void dequant_q4_0(float *out, const uint8_t *row, int n_cols) {
-    for (int b = 0; b < n_cols / 32; b++, row += 18, out += 32)
-        for (int i = 0; i < 16; i++) {
-            out[i] = (float)((row[2 + i] & 15) - 8) * half_at(row);
-            out[i + 16] = (float)((row[2 + i] >> 4) - 8) * half_at(row);
-        }
+INLINE void of_file_q4_0(fmt_block *x, const uint8_t *group, int j) {
+    (void)j; /* a group is one block */
+    levels_of_file(x, group + 2, 8);
+    block_scales(x, half_at(group), -0.0f, 1, 1);
 }
-static void dequant_q4_1(float *out, const uint8_t *row, int n_cols) {
-    for (int b = 0; b < n_cols / 32; b++, row += 20, out += 32)
-        for (int i = 0; i < 16; i++) {
-            out[i] = (float)(row[4 + i] & 15) * half_at(row) + half_at(row + 2);
-            out[i + 16] = (float)(row[4 + i] >> 4) * half_at(row) + half_at(row + 2);
-        }
+INLINE void of_file_q4_1(fmt_block *x, const uint8_t *group, int j) {
+    (void)j;
+    levels_of_file(x, group + 4, 0);
+    block_scales(x, half_at(group), half_at(group + 2), 1, 1);
 }
-static void unpack_q4_0(float *out, const uint8_t *panel, int lane, int n_cols) {
-    for (int b = 0; b < n_cols / 32; b++, panel += Q4_0_BYTES, out += 32)
-        for (int k = 0; k < 32; k++)
-            out[k] = (float)(nibble_at(panel, lane, k) - 8) * half_at(panel + D_AT + lane * 2);
+INLINE void of_panel_q4_0(fmt_block *x, const uint8_t *group, int lane, int j) {
+    (void)j;
+    levels_of_panel(x, group, lane, 8);
+    block_scales(x, half_at(group + D_AT + lane * 2), -0.0f, 1, 1);
 }
-static void unpack_q4_1(float *out, const uint8_t *panel, int lane, int n_cols) {
-    for (int b = 0; b < n_cols / 32; b++, panel += Q4_1_BYTES, out += 32)
-        for (int k = 0; k < 32; k++)
-            out[k] = (float)nibble_at(panel, lane, k) * half_at(panel + D_AT + lane * 2) +
-                     half_at(panel + M_AT + lane * 2);
+INLINE void of_panel_q4_1(fmt_block *x, const uint8_t *group, int lane, int j) {
+    (void)j;
+    levels_of_panel(x, group, lane, 0);
+    block_scales(x, half_at(group + D_AT + lane * 2), half_at(group + M_AT + lane * 2), 1, 1);
 }
+FMT_ROWS(q4_0, 32, 18, Q4_0_BYTES)
+FMT_ROWS(q4_1, 32, 20, Q4_1_BYTES)
+FMT_LINEAR(q4_0, add_q8, 32, Q4_0_BYTES)
+FMT_LINEAR(q4_1, add_q8_min, 32, Q4_1_BYTES)
 
 #ifdef SIMD_REFERENCE
 /* qs of the file is a lane of the panel: only cut in four. */
-static void pack_codes(uint8_t *block, const uint8_t *qs, int lane) {
-    for (int j = 0; j < 4; j++) __builtin_memcpy(block + j * 64 + lane * 4, qs + 4 * j, 4);
-}
 static void pack_q4_0(uint8_t *panel, const uint8_t *row, int lane, int n_cols) {
     for (int b = 0; b < n_cols / 32; b++, panel += Q4_0_BYTES, row += 18) {
-        pack_codes(panel, row + 2, lane);
+        pack_words(panel, row + 2, 16, lane);
         __builtin_memcpy(panel + D_AT + lane * 2, row, 2);
     }
 }
 static void pack_q4_1(uint8_t *panel, const uint8_t *row, int lane, int n_cols) {
     for (int b = 0; b < n_cols / 32; b++, panel += Q4_1_BYTES, row += 20) {
-        pack_codes(panel, row + 4, lane);
+        pack_words(panel, row + 4, 16, lane);
         __builtin_memcpy(panel + D_AT + lane * 2, row, 2);
         __builtin_memcpy(panel + M_AT + lane * 2, row + 2, 2);
     }
 }
-#define FORMAT(fmt, type, bytes, in_panel)                                                                   \
-    const ig_fmt ig_fmt_##fmt = {.name = #fmt,                                                               \
-                                 .gguf_type = type,                                                          \
-                                 .group = 32,                                                                \
-                                 .group_bytes = bytes,                                                       \
-                                 .panel_group = 32,                                                          \
-                                 .panel_bytes = in_panel,                                                    \
-                                 .act = IG_ACT_Q8,                                                           \
-                                 .pack = pack_##fmt}
-FORMAT(q4_0, 2, 18, Q4_0_BYTES);
-FORMAT(q4_1, 3, 20, Q4_1_BYTES);
+FMT_OBJECT(q4_0, 2, 32, 18, Q4_0_BYTES, IG_ACT_Q8);
+FMT_OBJECT(q4_1, 3, 32, 20, Q4_1_BYTES, IG_ACT_Q8);
 #endif
 
 static const ig_kern kerns[] = {FMT_KERNS(q4_0), FMT_KERNS(q4_1)};

@@ -11,37 +11,18 @@ FMT_DECLARE(q8_0);
 
 enum { D_AT = CODES8_BYTES, BLOCK_BYTES = D_AT + 32 };
 
-static inline int code_at(const uint8_t *block, int lane, int k) {
-    return (int8_t)block[code8_place(lane, k)];
+INLINE void of_file_q8_0(fmt_block *x, const uint8_t *group, int j) {
+    (void)j; /* a group is one block */
+    __builtin_memcpy(x->level, group + 2, 32);
+    block_scales(x, half_at(group), -0.0f, 1, 1);
 }
-
-static void linear_q8_0(float *tile, const uint8_t *panel, const ig_act *x, int row, int m, int n_cols) {
-    int n_blocks = n_cols / 32;
-    for (int r = 0; r < m; r++) {
-        size_t at = (size_t)(row + r);
-        for (int lane = 0; lane < IG_PANEL_ROWS; lane++) {
-            float acc = 0.0f;
-            for (int b = 0; b < n_blocks; b++) {
-                const uint8_t *w = panel + (size_t)b * BLOCK_BYTES;
-                const int16_t *q = x->q16 + at * (size_t)x->n_cols + (size_t)b * 32;
-                int32_t isum = 0;
-                for (int k = 0; k < 32; k++) isum += code_at(w, lane, k) * q[k];
-                float scale = x->scale16[at * (size_t)(x->n_cols / 32) + (size_t)b];
-                acc = __builtin_fmaf(half_at(w + D_AT + lane * 2), scale * (float)isum, acc);
-            }
-            tile[r * IG_PANEL_ROWS + lane] = acc;
-        }
-    }
+INLINE void of_panel_q8_0(fmt_block *x, const uint8_t *group, int lane, int j) {
+    (void)j;
+    for (int k = 0; k < 32; k++) x->level[k] = (int8_t)group[code8_place(lane, k)];
+    block_scales(x, half_at(group + D_AT + lane * 2), -0.0f, 1, 1);
 }
-static void dequant_q8_0(float *out, const uint8_t *row, int n_cols) {
-    for (int b = 0; b < n_cols / 32; b++, row += 34, out += 32)
-        for (int k = 0; k < 32; k++) out[k] = (float)(int8_t)row[2 + k] * half_at(row);
-}
-static void unpack_q8_0(float *out, const uint8_t *panel, int lane, int n_cols) {
-    for (int b = 0; b < n_cols / 32; b++, panel += BLOCK_BYTES, out += 32)
-        for (int k = 0; k < 32; k++)
-            out[k] = (float)code_at(panel, lane, k) * half_at(panel + D_AT + lane * 2);
-}
+FMT_ROWS(q8_0, 32, 34, BLOCK_BYTES)
+FMT_LINEAR(q8_0, add_q16, 32, BLOCK_BYTES)
 
 #ifdef SIMD_REFERENCE
 static void pack_q8_0(uint8_t *panel, const uint8_t *row, int lane, int n_cols) {
@@ -50,14 +31,7 @@ static void pack_q8_0(uint8_t *panel, const uint8_t *row, int lane, int n_cols) 
         __builtin_memcpy(panel + D_AT + lane * 2, row, 2);
     }
 }
-const ig_fmt ig_fmt_q8_0 = {.name = "q8_0",
-                            .gguf_type = 8,
-                            .group = 32,
-                            .group_bytes = 34,
-                            .panel_group = 32,
-                            .panel_bytes = BLOCK_BYTES,
-                            .act = IG_ACT_Q16,
-                            .pack = pack_q8_0};
+FMT_OBJECT(q8_0, 8, 32, 34, BLOCK_BYTES, IG_ACT_Q16);
 #endif
 
 static const ig_kern kerns[] = {FMT_KERNS(q8_0)};

@@ -33,8 +33,8 @@ typedef struct ig_act {
     const float *f;          /* [T][K] or NULL */
     int8_t *q;               /* [T][K] or NULL */
     float *scale;            /* [T][K/32] */
-    int32_t *qsum;           /* [T][K/32] sum of the block's q */
-    float *sum;              /* [T][K/32] scale * (float)qsum */
+    int16_t *qsum;           /* [T][K/16] sum of 16 q */
+    float *sum;              /* [T][K/32] scale * (float)(sum of the block's q) */
     int16_t *q16;            /* [T][K] or NULL */
     float *scale16;          /* [T][K/32] */
     int32_t *qsum16;         /* [T][K/16] sum of 16 q16 */
@@ -103,9 +103,9 @@ typedef void ig_linear_fn(float *tile, const uint8_t *panel, const ig_act *x, in
 typedef void ig_dequant_fn(float *out, const uint8_t *row, int n_cols);
 typedef void ig_unpack_fn(float *out, const uint8_t *panel, int lane, int n_cols);
 /* One row of n values (a multiple of 32) to int8 with its scales and sums. A block that holds a NaN or an
- * infinity gets a scale that is not finite, so that the row's logits tell. */
-typedef void ig_quant_fn(int8_t *q, float *scale, int32_t *qsum, float *sum, const float *x, int n);
-/* The same to int16; qsum of 16 values each, sum of 32. */
+ * infinity gets a scale that is not finite, so that the row's logits tell. qsum of 16 values each, sum of 32. */
+typedef void ig_quant_fn(int8_t *q, float *scale, int16_t *qsum, float *sum, const float *x, int n);
+/* The same to int16. */
 typedef void ig_quant16_fn(int16_t *q, float *scale, int32_t *qsum, float *sum, const float *x, int n);
 /* y[i] = x[i] * (1 / sqrt(mean of squares + eps)) * w[i] */
 typedef void ig_norm_fn(float *y, const float *x, const float *w, int n, float eps);
@@ -240,5 +240,7 @@ void ig_math_sincos(double x, double *s, double *c);
 /* Half floats, round to nearest even; the meaning of the hardware conversions. */
 uint16_t ig_f32_to_f16(float x);
 float ig_f16_to_f32(uint16_t h);
+uint16_t ig_f32_to_bf16(float x);
+float ig_bf16_to_f32(uint16_t h);
 
 #endif

@@ -28,19 +28,18 @@ static void norm(float *y, const float *x, const float *w, int n, float eps) {
     for (; i < n; i++) y[i] = x[i] * r * w[i];
 }
 
-static void quant(int8_t *q, float *scale, int32_t *qsum, float *sum, const float *x, int n) {
-    for (int b = 0; b < n / 32; b++, x += 32, q += 32) {
+static void quant(int8_t *q, float *scale, int16_t *qsum, float *sum, const float *x, int n) {
+    for (int b = 0; b < n / 32; b++, x += 32, q += 32, qsum += 2) {
         float amax = block_amax(x), s = amax / 127.0f;
-        int32_t t = 0;
         if (amax >= 0x1p-100f && amax < INFINITY) {
-            t = block_quant(q, x, 127.0f / amax);
+            block_quant(q, qsum, x, 127.0f / amax);
         } else { /* nothing there, or a number that must show in the logits: then s is not finite */
             __builtin_memset(q, 0, 32);
+            qsum[0] = qsum[1] = 0;
             if (amax < 0x1p-100f) s = 0.0f;
         }
         scale[b] = s;
-        qsum[b] = t;
-        sum[b] = s * (float)t;
+        sum[b] = s * (float)(qsum[0] + qsum[1]);
     }
 }
 

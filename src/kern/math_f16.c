@@ -1,5 +1,6 @@
 /* math_f16: half floats in integer arithmetic, so that a machine without the conversion instructions
- * gives the bits of one that has them: round to nearest even, NaN kept quiet, no flush of denormals. */
+ * gives the bits of one that has them: round to nearest even, NaN kept quiet, no flush of denormals. bf16 is the
+ * upper half of an f32. */
 #include "kern/kern.h"
 
 #include <string.h>
@@ -38,6 +39,20 @@ float ig_f16_to_f32(uint16_t h) {
         }
         u = sign | (e << 23) | ((m & 0x3ffu) << 13);
     }
+    float x;
+    memcpy(&x, &u, 4);
+    return x;
+}
+
+uint16_t ig_f32_to_bf16(float x) {
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40u); /* NaN */
+    return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
+}
+
+float ig_bf16_to_f32(uint16_t h) {
+    uint32_t u = (uint32_t)h << 16;
     float x;
     memcpy(&x, &u, 4);
     return x;

@@ -106,14 +106,6 @@ static const ig_weight_spec top_rows[] = {
     {.name = NULL},
 };
 
-static float to_bf16(float x) {
-    uint32_t u;
-    memcpy(&u, &x, 4);
-    u = (u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u;
-    memcpy(&x, &u, 4);
-    return x;
-}
-
 /* A number that may be missing. */
 static ig_status number(double *out, const ig_gguf *g, const char *key, ig_err *err) {
     ig_status st = ig_gguf_get_f64(g, key, out, err);
@@ -181,7 +173,7 @@ static ig_status config(ig_model_config *out, const ig_gguf *g, ig_err *err) {
     if ((st = ig_gguf_get_f64(g, "gemma3.attention.layer_norm_rms_epsilon", &eps, err)) != IG_OK) return st;
     if ((st = rope(&c, g, err)) != IG_OK) return st;
     c.norm_eps = (float)eps;
-    c.embed_scale = to_bf16(sqrtf((float)c.width));
+    c.embed_scale = ig_bf16_to_f32(ig_f32_to_bf16(sqrtf((float)c.width)));
     /* the 27B alone divides by the width of a head in the residual and not by its own */
     c.attention_scale =
         1.0f / sqrtf(c.n_layers == 62 ? (float)c.width / (float)c.n_heads : (float)c.head_dim);
@@ -257,7 +249,7 @@ static ig_status hf_config(ig_model_config *out, const ig_hf *h, ig_err *err) {
         return ig_fail(err, IG_EFORMAT, "%.200s/config.json: scaled rope in windowed layers is not supported",
                        h->path);
     c.norm_eps = (float)eps;
-    c.embed_scale = to_bf16(sqrtf((float)c.width));
+    c.embed_scale = ig_bf16_to_f32(ig_f32_to_bf16(sqrtf((float)c.width)));
     c.attention_scale = 1.0f / sqrtf((float)query_scalar);
     if ((st = ig_config_check(&c, h->path, err))) return st;
     *out = c;

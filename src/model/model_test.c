@@ -22,6 +22,14 @@ TEST(logits_agree_with_a_float64_forward_for_every_format_and_shape) {
         {{2, 96, 160, 6, 2, 32, 80, true, "q5_0", 0}, 6e-2},
         {{2, 256, 512, 4, 2, 64, 80, true, "q4_k", 0}, 6e-2},
         {{2, 256, 256, 8, 4, 32, 64, true, "q6_k", 0}, 4e-3},
+        {{2, 96, 160, 6, 2, 32, 80, true, "q5_1", 0}, 6e-2},
+        {{2, 256, 256, 8, 4, 32, 64, true, "q5_k", 0}, 6e-2},
+        {{2, 96, 160, 6, 2, 32, 80, false, "iq4_nl", 0}, 4e-3},
+        {{2, 256, 256, 8, 4, 32, 64, true, "iq4_xs", 0}, 4e-3},
+        {{2, 256, 256, 8, 4, 32, 64, true, "q2_k", 0}, 6e-2},
+        {{2, 256, 256, 8, 4, 32, 64, true, "q3_k", 0}, 6e-2},
+        {{2, 256, 256, 8, 4, 32, 64, false, "tq2_0", 0}, 6e-2},
+        {{2, 256, 256, 8, 4, 32, 64, true, "tq1_0", 0}, 6e-2},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         shape s = cases[i].s;
@@ -47,7 +55,8 @@ TEST(logits_agree_with_a_float64_forward_for_every_format_and_shape) {
             forward64(r.g, s, tok + 1, N - 1, want); /* control: another prompt is far away */
             double off = 0;
             for (int v = 0; v < s.vocab; v++) off += pow((double)got[(N - 1) * s.vocab + v] - want[v], 2);
-            CHECK(sqrt(off / mass) > cases[i].bound / 2 && off > err2);
+            CHECK_MSG(sqrt(off / mass) > cases[i].bound / 2 && off > err2, "%s: another prompt is %.2e away",
+                      s.fmt, sqrt(off / mass));
             free(got), free(want);
         }
         rig_close(&r);
@@ -58,7 +67,8 @@ TEST(logits_agree_with_a_float64_forward_for_every_format_and_shape) {
 TEST(logits_have_the_same_bits_in_any_batch_chunk_thread_count_and_on_any_isa) {
     enum { N = 130, V = 80 };
     static float ref[N * V], got[SEQS * N * V];
-    static const char *const fmts[] = {"q4_1", "q4_0", "q5_0", "q8_0", "f32", "f16", "bf16", "q4_k", "q6_k"};
+    static const char *const fmts[] = {"q4_1", "q4_0", "q5_0", "q8_0", "f32", "f16", "bf16", "q4_k", "q6_k", "q5_1",
+                                       "q5_k", "iq4_nl", "iq4_xs", "q2_k", "q3_k", "tq2_0", "tq1_0"};
     uint32_t tok[N];
     random_tokens(tok, N, V, 5);
     for (size_t f = 0; f < sizeof fmts / sizeof *fmts; f++) {
@@ -104,7 +114,9 @@ TEST(logits_have_the_same_bits_in_any_batch_chunk_thread_count_and_on_any_isa) {
                 memcpy(other, tok, sizeof tok), other[3] = (other[3] + 1) % V;
                 step(&r, other, all, 1, 0, N, got);
                 CHECK(memcmp(ref, got, 3 * V * 4) == 0);
-                for (int p = 3; p < N; p++) CHECK(memcmp(ref + p * V, got + p * V, V * 4) != 0);
+                for (int p = 3; p < N; p++)
+                    CHECK_MSG(memcmp(ref + p * V, got + p * V, V * 4) != 0, "%s: the change of a token does not "
+                              "show in row %d", fmts[f], p);
                 rig_close(&r);
             }
         unlink(w.path);
@@ -130,8 +142,10 @@ TEST(what_cannot_run_is_refused_by_name) {
     refused(small, (twist){.drop = "token_embd.weight"}, "token_embd.weight is missing");
     refused(small, (twist){.add = "blk.0.attn_q.bias"}, "blk.0.attn_q.bias");
     refused(small, (twist){.wide = true}, "attn_k.weight is [96, 96, 1, 1], expected [96, 64]");
-    refused(small, (twist){.type_of_first = 20},
-            "token_embd.weight has block type IQ4_NL, which is not supported");
+    shape wide = small; /* rows long enough for another type */
+    wide.fmt = "f32";
+    refused(wide, (twist){.type_of_first = 9}, "token_embd.weight has block type Q8_1, which is not supported");
+    refused(wide, (twist){.type_of_first = 24}, "token_embd.weight has block type I8, which is not supported");
     refused(small, (twist){.key = "llama.attention.head_count", .value = 0}, "head_count = 0");
     refused(small, (twist){.key = "llama.attention.head_count_kv", .value = 0}, "head_count_kv = 0");
     refused(small, (twist){.key = "llama.attention.head_count_kv", .value = 4}, "6 heads over 4 kv heads");

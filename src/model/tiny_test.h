@@ -73,12 +73,18 @@ static inline void put_row(file *w, const ig_fmt *f, int n_cols, float scale) {
         float d, min; /* of `scale`; the minimum stands behind d */
         int d_at;
     } blocks[] = {{"q4_0", 1 / 8.0f, 0, 0},           {"q4_1", 1 / 8.0f, -1, 0},
-                  {"q5_0", 1 / 10.0f, 0, 0},          {"q8_0", 1 / 70.0f, 0, 0},
-                  {"q4_k", 1 / 150.0f, 1 / 20.0f, 0}, {"q6_k", 1 / 1300.0f, 0, 208}};
+                  {"q5_0", 1 / 10.0f, 0, 0},          {"q5_1", 1 / 16.0f, -1, 0},
+                  {"q8_0", 1 / 70.0f, 0, 0},          {"q2_k", 1 / 12.0f, 1 / 8.0f, 80},
+                  {"q3_k", 1 / 40.0f, 0, 108},        {"q4_k", 1 / 150.0f, 1 / 20.0f, 0},
+                  {"q5_k", 1 / 300.0f, 1 / 20.0f, 0}, {"q6_k", 1 / 1300.0f, 0, 208},
+                  {"iq4_nl", 1 / 70.0f, 0, 0},        {"iq4_xs", 1 / 1200.0f, 0, 0},
+                  {"tq1_0", 1 / 1.2f, 0, 52},         {"tq2_0", 1 / 0.9f, 0, 64}};
     for (int g = 0; g < n_cols / f->group; g++) {
         uint8_t b[256];
         for (int i = 0; i < f->group_bytes; i++)
             w->seed = w->seed * 1664525u + 1013904223u, b[i] = (uint8_t)(w->seed >> 24);
+        for (int i = 0; i < f->group_bytes && strcmp(f->name, "tq2_0") == 0; i++)
+            b[i] &= (uint8_t)~(b[i] << 1 & b[i] & 0xaa); /* no code is 3 */
         float x = gauss(&w->seed) * scale;
         uint16_t h = ig_f32_to_f16(x);
         if (strcmp(f->name, "f32") == 0) memcpy(b, &x, 4);
@@ -88,7 +94,7 @@ static inline void put_row(file *w, const ig_fmt *f, int n_cols, float scale) {
             if (strcmp(f->name, blocks[i].fmt) == 0) {
                 uint16_t d = ig_f32_to_f16(scale * blocks[i].d), min = ig_f32_to_f16(scale * blocks[i].min);
                 memcpy(b + blocks[i].d_at, &d, 2);
-                if (min) memcpy(b + 2, &min, 2);
+                if (min) memcpy(b + blocks[i].d_at + 2, &min, 2);
             }
         put(w->f, b, (size_t)f->group_bytes);
     }

@@ -30,7 +30,7 @@ ig_tensor *op_tensor(ig_run *r, int n_rows, int n_cols, int need) {
     if (need & IG_ACT_Q8) {
         t->act.q = op_take(r, n);
         t->act.scale = op_take(r, n_blocks * sizeof *t->act.scale);
-        t->act.qsum = op_take(r, n_blocks * sizeof *t->act.qsum);
+        t->act.qsum = op_take(r, 2 * n_blocks * sizeof *t->act.qsum);
         t->act.sum = op_take(r, n_blocks * sizeof *t->act.sum);
     }
     if (need & IG_ACT_Q16) {
@@ -131,7 +131,8 @@ float *op_panel(const ig_run *r, op_scratch *s, int slot, const ig_weight *w, in
 void op_quant_row(const ig_run *r, ig_tensor *y, int row, int col, const float *x, int n) {
     const size_t at = (size_t)row * (size_t)y->n_cols + (size_t)col, b = at / IG_ACT_BLOCK;
     ig_act *a = &y->act;
-    if (a->q) r->kern->op[IG_KERN_QUANT]->fn.quant(a->q + at, a->scale + b, a->qsum + b, a->sum + b, x, n);
+    if (a->q)
+        r->kern->op[IG_KERN_QUANT]->fn.quant(a->q + at, a->scale + b, a->qsum + 2 * b, a->sum + b, x, n);
     if (a->q16)
         r->kern->op[IG_KERN_QUANT16]->fn.quant16(a->q16 + at, a->scale16 + b, a->qsum16 + 2 * b,
                                                  a->sum16 + b, x, n);

@@ -17,13 +17,22 @@ N = 512  # values of a GGUF row
 # type: values and bytes of a block, where its halves are, where its codes are
 GGUF = {"q4_0": (T.Q4_0, 32, 18, [0], slice(2, 18)), "q4_1": (T.Q4_1, 32, 20, [0, 2], slice(4, 20)),
         "q5_0": (T.Q5_0, 32, 22, [0], slice(2, 22)), "q8_0": (T.Q8_0, 32, 34, [0], slice(2, 34)),
-        "q4_k": (T.Q4_K, 256, 144, [0, 2], slice(4, 144)), "q6_k": (T.Q6_K, 256, 210, [208], slice(0, 192))}
+        "q4_k": (T.Q4_K, 256, 144, [0, 2], slice(4, 144)), "q6_k": (T.Q6_K, 256, 210, [208], slice(0, 192)),
+        "q5_1": (T.Q5_1, 32, 24, [0, 2], slice(4, 24)), "q5_k": (T.Q5_K, 256, 176, [0, 2], slice(4, 176)),
+        "iq4_nl": (T.IQ4_NL, 32, 18, [0], slice(2, 18)), "iq4_xs": (T.IQ4_XS, 256, 136, [0], slice(2, 136)),
+        "q2_k": (T.Q2_K, 256, 84, [80, 82], slice(0, 80)), "q3_k": (T.Q3_K, 256, 110, [108], slice(0, 108)),
+        "tq2_0": (T.TQ2_0, 256, 66, [64], slice(0, 64)), "tq1_0": (T.TQ1_0, 256, 54, [52], slice(0, 52))}
 EXTREME = np.array([65504.0, -65504.0, 0.0, -0.0, 6e-8, -6e-8, 6.1e-5, -1.0], np.float16)
-rng = np.random.default_rng(20)
+
+
+def random_of(name):
+    """Every format has numbers of its own, so that a new one changes no other row."""
+    return np.random.default_rng([21, *name.encode()])
 
 
 def gguf_row(name):
     kind, values, size, halves, codes = GGUF[name]
+    rng = random_of(name)
     blocks = rng.integers(0, 256, (N // values, size), np.uint8)
     blocks[-1, codes] = 255  # all at the top
     for b in range(len(blocks)):
@@ -35,8 +44,9 @@ def gguf_row(name):
     return blocks.tobytes(), out
 
 
-def mlx_row(bits, group, f32):
+def mlx_row(name, bits, group, f32):
     n = 256
+    rng = random_of(name)
     w = rng.normal(size=(1, n)).astype(np.float32) * rng.choice([1e-3, 1.0, 30.0], (1, n // 32)).repeat(32, axis=1)
     codes, scales, biases = mx.quantize(mx.array(w), group_size=group, bits=bits)
     if not f32:
@@ -67,7 +77,8 @@ def main():
     for bits in (4, 8):
         for group in (32, 64, 128):
             for f32 in (False, True):
-                rows[f"affine{bits}g{group}" + "_f32" * f32] = mlx_row(bits, group, f32)
+                name = f"affine{bits}g{group}" + "_f32" * f32
+                rows[name] = mlx_row(name, bits, group, f32)
     for name, (row, out) in rows.items():
         print(f"static const uint32_t golden_{name}_row[] = {{\n{words(row)}}};")
         print(f"static const uint32_t golden_{name}_f32[] = {{\n{words(out.tobytes())}}};")

@@ -53,20 +53,19 @@ static inline float block_amax(const float *x) {
     m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1));
     return _mm_cvtss_f32(_mm_castsi128_ps(m));
 }
-static inline int32_t block_quant(int8_t *q, const float *x, float inv) {
+static inline void block_quant(int8_t *q, int16_t sum[2], const float *x, float inv) {
     const __m256 iv = _mm256_set1_ps(inv);
     __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), iv));
     __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8), iv));
     __m256i c = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 16), iv));
     __m256i d = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 24), iv));
-    __m256i s = _mm256_add_epi32(_mm256_add_epi32(a, b), _mm256_add_epi32(c, d));
+    __m256i s = _mm256_hadd_epi32(_mm256_add_epi32(a, b), _mm256_add_epi32(c, d)); /* pairs: 2 and 2, per half */
     __m128i h = _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
-    h = _mm_add_epi32(h, _mm_shuffle_epi32(h, 0x4e));
     h = _mm_add_epi32(h, _mm_shuffle_epi32(h, 0xb1));
     __m256i y = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
     y = _mm256_permutevar8x32_epi32(y, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     _mm256_storeu_si256((__m256i *)(void *)q, y);
-    return _mm_cvtsi128_si32(h);
+    sum[0] = (int16_t)_mm_cvtsi128_si32(h), sum[1] = (int16_t)_mm_extract_epi32(h, 2);
 }
 static inline void block_quant16(int16_t *q, int32_t sum[2], const float *x, float inv) {
     const __m256 iv = _mm256_set1_ps(inv);

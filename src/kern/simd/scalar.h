@@ -78,18 +78,16 @@ static inline float block_amax(const float *x) {
     memcpy(&a, &top, 4);
     return a;
 }
-/* q[i] = x[i] * inv to the nearest integer, ties to even; gives the sum. |x * inv| < 128. */
-static inline int32_t block_quant(int8_t *q, const float *x, float inv) {
-    int32_t sum = 0;
+/* q[i] = x[i] * inv to the nearest integer, ties to even, and the sums of both halves. |x * inv| < 128. */
+static inline void block_quant(int8_t *q, int16_t sum[2], const float *x, float inv) {
+    sum[0] = sum[1] = 0;
     for (int i = 0; i < 32; i++) {
         /* adding and taking away 1.5 * 2^23 rounds to nearest even */
-        float r = (x[i] * inv + 12582912.0f) - 12582912.0f;
-        q[i] = (int8_t)r;
-        sum += q[i];
+        q[i] = (int8_t)((x[i] * inv + 12582912.0f) - 12582912.0f);
+        sum[i / 16] = (int16_t)(sum[i / 16] + q[i]);
     }
-    return sum;
 }
-/* The same to int16, |x * inv| < 32768, with the sums of both halves. */
+/* The same to int16, |x * inv| < 32768. */
 static inline void block_quant16(int16_t *q, int32_t sum[2], const float *x, float inv) {
     sum[0] = sum[1] = 0;
     for (int i = 0; i < 32; i++) {

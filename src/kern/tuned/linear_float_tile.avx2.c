@@ -2,22 +2,18 @@
  * the 12 chains of 6 rows hide the latency of fma. */
 #include "kern/tuned/tile.avx2.h"
 
-extern const ig_fmt ig_fmt_f32, ig_fmt_f16, ig_fmt_bf16;
+enum kind { AS_F32, AS_F16, AS_BF16 };
+#define ROWS SIX_ROWS
 
-enum { F32, F16, BF16 };
-#define ROWS(X) X(0) X(1) X(2) X(3) X(4) X(5)
-
-INLINE __m256 eight(const uint8_t *p, const int kind) {
-    return kind == F32 ? f32_of(p) : kind == F16 ? f16_of(p) : bf16_of(p);
+INLINE __m256 eight(const uint8_t *p, const enum kind kind) {
+    return kind == AS_F32 ? f32_of(p) : kind == AS_F16 ? f16_of(p) : bf16_of(p);
 }
 
 INLINE void rows_tile(float *tile, const uint8_t *w, const ig_act *x, int row, int n_cols, const int n,
-                      const int kind, const bool stream) {
-    const size_t half = kind == F32 ? 32 : 16, stride = (size_t)x->n_cols;
+                      const enum kind kind, const bool stream) {
+    const size_t half = kind == AS_F32 ? 32 : 16, stride = (size_t)x->n_cols;
     const float *a = x->f + (size_t)row * stride;
-#define X(r) __m256 f##r##0 = _mm256_setzero_ps(), f##r##1 = f##r##0;
-    ROWS(X)
-#undef X
+    ROWS(START_ROW)
     for (int k = 0; k < n_cols; k++, w += 2 * half) {
         if (stream) _mm_prefetch((const char *)w + PREFETCH_BYTES, _MM_HINT_T0);
         __m256 w0 = eight(w, kind), w1 = eight(w + half, kind);
@@ -30,14 +26,11 @@ INLINE void rows_tile(float *tile, const uint8_t *w, const ig_act *x, int row, i
         ROWS(X)
 #undef X
     }
-#define X(r) \
-    if (n > r) _mm256_storeu_ps(tile + r * 16, f##r##0), _mm256_storeu_ps(tile + r * 16 + 8, f##r##1);
-    ROWS(X)
-#undef X
+    ROWS(STORE_ROW)
 }
 
 INLINE void linear(float *tile, const uint8_t *panel, const ig_act *x, int row, int m, int n_cols,
-                   const int kind) {
+                   const enum kind kind) {
     int r = 0;
     if (m >= 6) rows_tile(tile, panel, x, row, n_cols, 6, kind, true), r = 6;
     else if (m >= 3) rows_tile(tile, panel, x, row, n_cols, 3, kind, true), r = 3;
@@ -50,17 +43,11 @@ INLINE void linear(float *tile, const uint8_t *panel, const ig_act *x, int row, 
     for (; r < m; r++) rows_tile(tile + r * 16, panel, x, row + r, n_cols, 1, kind, false);
 }
 
-#define KERN(fmt, kind)                                                                              \
-    static void linear_##fmt(float *tile, const uint8_t *panel, const ig_act *x, int row, int m,     \
-                             int n_cols) {                                                           \
-        linear(tile, panel, x, row, m, n_cols, kind);                                                \
-    }
-KERN(f32, F32)
-KERN(f16, F16)
-KERN(bf16, BF16)
+#define ALL(X)                   \
+    X(f32, linear, AS_F32)       \
+    X(f16, linear, AS_F16)       \
+    X(bf16, linear, AS_BF16)
+ALL(TILE_FUNCTION)
 
-#define ROW(fmt)                                                                                       \
-    {IG_KERN_LINEAR, &ig_fmt_##fmt, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED + 5, KERN_NAME("linear_" #fmt "_tile"), \
-     "equals scalar", {.linear = linear_##fmt}}
-static const ig_kern kerns[] = {ROW(f32), ROW(f16), ROW(bf16)};
+static const ig_kern kerns[] = {ALL(TILE_KERN)};
 KERN_EXPORT(linear_float_tile, kerns);
