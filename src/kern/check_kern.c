@@ -461,7 +461,8 @@ static double key_value(keys k, int block, size_t i) {
     return k.f32 ? (double)((const float *)p)[i] : (double)ig_f16_to_f32(((const uint16_t *)p)[i]);
 }
 /* One query in double: out[n_out] and the log of the softmax's sum. */
-static double attention64(double *out, int n_out, const float *q, int pos, int window, int n_d, keys kv) {
+static double attention64(double *out, int n_out, const float *q, int pos, int window, double cap, int n_d,
+                          keys kv) {
     int from = window > 0 && pos >= window ? pos - window + 1 : 0;
     double top = -1e30, sum = 0;
     for (int pass = 0; pass < 2; pass++)
@@ -469,6 +470,7 @@ static double attention64(double *out, int n_out, const float *q, int pos, int w
             double sc = 0;
             for (int c = 0; c < n_d; c++)
                 sc += (double)q[c] * key_value(kv, key / 64, (size_t)(c * 64 + key % 64));
+            if (cap > 0) sc = cap * tanh(sc / cap);
             if (pass == 0) {
                 top = sc > top ? sc : top;
                 continue;
@@ -489,6 +491,7 @@ static void check_attention(const ig_kern *k) {
         if (round % 10 == 9) start += 1000 + (int)(rnd() % 1200); /* beyond a span of 1024 */
         if (round % 20 == 7) n_d = 256;
         const int window = round % 3 ? 0 : 1 + (int)(rnd() % (round % 2 ? 40 : 700));
+        const float cap = round % 5 == 1 ? 0.3f + 6.0f * fabsf(bell()) : 0.0f; /* some saturate */
         keys kv = random_keys((start + n_q) / 64 + 1, n_d, round % 4 == 2);
         int *pos = malloc((size_t)n_q * sizeof *pos);
         for (int i = 0; i < n_q; i++) pos[i] = start + (round % 2 ? i : i / 3);
@@ -497,7 +500,7 @@ static void check_attention(const ig_kern *k) {
         for (size_t i = 0; i < n; i++) q[i] = bell() * 0.7f;
         guarded y = guard(n * 4), z = guard(n * 4), s = guard(ig_attention_scratch_floats(n_q, n_d) * 4);
         ig_attention_args a = {.out = (float *)(void *)y.p, .q = q, .pos = pos, .n_q = n_q, .head_dim = n_d,
-                               .window = window, .f32 = kv.f32, .block = kv.block, .lse = lse,
+                               .window = window, .softcap = cap, .f32 = kv.f32, .block = kv.block, .lse = lse,
                                .scratch = (float *)(void *)s.p};
         k->fn.attention(&a);
         a.out = (float *)(void *)z.p, a.lse = lse_ref;
@@ -508,7 +511,7 @@ static void check_attention(const ig_kern *k) {
         one.q = q + (size_t)i * (size_t)n_d, one.pos = pos + i, one.n_q = 1, one.lse = &lse_one;
         k->fn.attention(&one);
         if (memcmp(z.p, y.p + (size_t)i * (size_t)n_d * 4, (size_t)n_d * 4) || lse_one != lse[i]) alone = false;
-        double o[3] = {0}, l = attention64(o, 3, q + i * n_d, pos[i], window, n_d, kv);
+        double o[3] = {0}, l = attention64(o, 3, q + i * n_d, pos[i], window, (double)cap, n_d, kv);
         for (int d = 0; d < 3; d++)
             if (fabs(o[d] - (double)((float *)(void *)y.p)[(size_t)i * (size_t)n_d + (size_t)d]) > 3e-5)
                 near = false;

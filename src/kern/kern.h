@@ -174,6 +174,7 @@ typedef struct ig_attention_args {
     const int *pos; /* [n_q] */
     int n_q, head_dim;
     int window;     /* 0: none */
+    float softcap;  /* of scores: cap * tanh(score / cap); 0: none */
     bool f32;       /* what the blocks hold */
     const void *const *block;
     float *lse;     /* [n_q] log of the sum of exp(score), or NULL */

@@ -1,7 +1,8 @@
 /* loop_attention: one query after the other, the definition. Fast tiles are in tuned/.
  * For a query at position p, key blocks of 64 at absolute positions, spans of 16 blocks; the first key it sees
  * is f = max(0, p - window + 1), blocks and spans before f's do not exist for it:
- *   score   s[k] = fma chain over d ascending of q[d] * K[d][k]; keys outside f..p count as -1e30
+ *   score   s[k] = fma chain over d ascending of q[d] * K[d][k], capped as cap * tanh(s / cap) when there is
+ *           a cap; keys outside f..p count as -1e30
  *   in a span, blocks ascending, from m = -1e30, l = 0, acc = 0:
  *           m' = max(m, max s); e[k] = exp(s[k] - m')
  *           when m' != m: c = exp(m - m'), l = l * c, acc = acc * c
@@ -28,7 +29,7 @@ static void one_query(const ig_attention_args *a, int i, float *acc, float *tota
     const int n_d = a->head_dim, pos = a->pos[i], n_blocks = pos / 64 + 1;
     const int see_from = a->window > 0 && pos >= a->window ? pos - a->window + 1 : 0;
     const int block_from = see_from / 64;
-    const float *q = a->q + (size_t)i * (size_t)n_d;
+    const float *q = a->q + (size_t)i * (size_t)n_d, cap = a->softcap;
     float s[64], m = -1e30f, l = 0.0f, top = 0.0f, sum = 0.0f;
     for (int d = 0; d < n_d; d++) acc[d] = 0.0f;
     for (int b = block_from; b < n_blocks; b++) {
@@ -41,7 +42,12 @@ static void one_query(const ig_attention_args *a, int i, float *acc, float *tota
         for (int k = 0; k < 64; k++) {
             float x = 0.0f;
             for (int d = 0; d < n_d; d++) x = fmaf(q[d], value(kv, a->f32, (size_t)(d * 64 + k)), x);
-            s[k] = k >= from && k < n_keys ? x : -1e30f;
+            s[k] = x;
+        }
+        for (int k = 0; k < 64 && cap > 0.0f; k += 8)
+            vf_store(s + k, vf_softcap(vf_load(s + k), vf_set(cap)));
+        for (int k = 0; k < 64; k++) {
+            s[k] = k >= from && k < n_keys ? s[k] : -1e30f;
             high = s[k] > high || s[k] != s[k] ? s[k] : high;
         }
         vf lanes = vf_set(0.0f);

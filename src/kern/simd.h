@@ -52,4 +52,22 @@ static inline vf vf_exp(vf x) {
     return vf_keep_nan(x, vf_below(x, vf_set(-87.3f), vf_set(0.0f), y));
 }
 
+/* tanh: Cephes' polynomial below 0.625 (coefficients are facts of that library), beyond it
+ * 1 - 2 / (exp(2 |x|) + 1) with x's sign. */
+static inline vf vf_tanh(vf x) {
+    const vf zero = vf_set(0.0f), one = vf_set(1.0f), limit = vf_set(0.625f), size = vf_max(x, vf_neg(x));
+    vf z = vf_mul(x, x), p = vf_set(-5.70498872745e-3f);
+    p = vf_fma(p, z, vf_set(2.06390887954e-2f));
+    p = vf_fma(p, z, vf_set(-5.37397155531e-2f));
+    p = vf_fma(p, z, vf_set(1.33314422036e-1f));
+    p = vf_fma(p, z, vf_set(-3.33332819422e-1f));
+    p = vf_fma(vf_mul(p, z), x, x);
+    vf far = vf_sub(one, vf_div(vf_set(2.0f), vf_add(vf_exp(vf_add(size, size)), one)));
+    return vf_keep_nan(x, vf_below(size, limit, p, vf_below(x, zero, vf_neg(far), far)));
+}
+/* cap * tanh(x / cap) */
+static inline vf vf_softcap(vf x, vf cap) {
+    return vf_mul(vf_tanh(vf_div(x, cap)), cap);
+}
+
 #endif

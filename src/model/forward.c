@@ -29,7 +29,7 @@ void ig_model_layers(const ig_model *m, ig_run *r, const ig_rows *rows, const ig
 
 ig_loss *ig_model_loss(const ig_model *m, ig_run *r, const ig_rows *rows, const ig_carry *carry,
                        const uint32_t *target, ig_head_kind kind, bool grad) {
-    const ig_head head = {.w = &m->top.w[IG_TOP_HEAD], .kind = kind};
+    const ig_head head = {&m->top.w[IG_TOP_HEAD], m->config.final_softcap, kind};
     ig_tensor *x = op_norm(r, carry->h, m->top.v[IG_TOP_NORM], m->config.norm_eps, IG_ACT_F32, rows->want,
                            rows->n_want);
     return op_loss(r, &head, x, target, grad);
@@ -41,10 +41,10 @@ void ig_model_run(const ig_model *m, ig_run *r, const ig_rows *rows, float *logi
     ig_carry carry = ig_model_embed(m, r, rows, false);
     ig_model_layers(m, r, rows, &ropes, 0, c->n_layers, &carry);
     if (rows->n_want == 0 || r->status != IG_OK) return;
-    const ig_weight *head = &m->top.w[IG_TOP_HEAD];
-    ig_tensor *x = op_norm(r, carry.h, m->top.v[IG_TOP_NORM], c->norm_eps, (int)head->fmt->act, rows->want,
+    const ig_head head = {.w = &m->top.w[IG_TOP_HEAD], .softcap = c->final_softcap};
+    ig_tensor *x = op_norm(r, carry.h, m->top.v[IG_TOP_NORM], c->norm_eps, (int)head.w->fmt->act, rows->want,
                            rows->n_want);
-    op_head(r, head, x, logits, (size_t)c->n_vocab);
+    op_head(r, &head, x, logits, (size_t)c->n_vocab);
 }
 
 ig_status ig_model_forward(ig_model *m, ig_arena *arena, const ig_rows *rows, float *logits, ig_err *err) {

@@ -27,7 +27,8 @@ typedef struct ig_model_config {
     int n_layers, n_heads, n_kv_heads, head_dim, width, ffn_width, n_vocab;
     int n_ctx_train; /* tokens the model was made for */
     float norm_eps;
-    float embed_scale, attention_scale; /* of embedding rows; of queries */
+    float embed_scale, attention_scale;     /* of embedding rows; of queries */
+    float attention_softcap, final_softcap; /* of scores, of logits; 0: none */
     double rope_base, rope_factor;      /* angle = pos / factor * base^(-i / (D/2)) */
     bool tied_head;
     /* Layers that see a window of positions only, with a rope of their own. */

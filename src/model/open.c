@@ -264,6 +264,7 @@ static ig_status lay_out_layers(ig_model *m, ig_err *err) {
                                       .head_dim = c->head_dim,
                                       .window = windowed ? c->window : 0,
                                       .scale = c->attention_scale,
+                                      .softcap = c->attention_softcap,
                                       .q_norm = l->v[IG_V_Q_NORM],
                                       .k_norm = l->v[IG_V_K_NORM],
                                       .norm_eps = c->norm_eps,

@@ -1,7 +1,7 @@
 /* attention_back: gradients of q, k and v without the matrix of probabilities.
  * With delta = sum of dO * O of a query and head, and P = exp(q k - lse) on what it sees:
  *     dP = dO V^T,  dS = P * (dP - delta),  dQ += dS K,  dK += dS^T Q,  dV += P^T dO
- * Owners compute: dQ by tiles of queries, keys ascending; dK and dV by blocks of 64 keys, query heads of the
+ * A cap on scores multiplies dS by its slope 1 - tanh^2. Owners compute: dQ by tiles of queries, keys ascending; dK and dV by blocks of 64 keys, query heads of the
  * group ascending and queries ascending in each. P is computed twice and no sum is shared, so the bits do not
  * depend on threads. Only blocks inside the window are touched. q holds the scale, so none is here. */
 #include "op/inside.h"
@@ -72,12 +72,16 @@ static void probabilities(const back_job *j, float *p, float *ds, const key_bloc
     g.c = ds, g.a = j->dy + at, g.b = kt + B * n_d;
     matmul(j, g);
     for (int i = 0; i < m; i++) {
+        float slope[B]; /* of the cap: d capped / d score */
+        if (a->softcap > 0.0f)
+            j->r->kern->op[IG_KERN_SOFTCAP]->fn.softcap(p + i * B, slope, p + i * B, a->softcap, B);
         const size_t of = (size_t)(row + i) * (size_t)a->n_heads + (size_t)head;
         int from = first_key(j, pos + i, k->block), end = end_key(pos + i, k->block);
         if (end < 0) end = 0;
         if (from > end) from = end;
         j->r->kern->op[IG_KERN_SOFTMAX_BACK]->fn.softmax_back(p + i * B, ds + i * B, j->n->lse[of],
                                                               j->delta[of], from, end, B);
+        for (int c = 0; c < B && a->softcap > 0.0f; c++) ds[i * B + c] *= slope[c];
     }
 }
 

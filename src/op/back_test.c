@@ -18,6 +18,10 @@ static void mat64(double *y, const double *x, const double *w, int n_rows, int n
             for (int c = 0; c < k; c++) y[t * n + i] += x[t * k + c] * w[i * k + c];
         }
 }
+static void add_bias64(double *y, const rig_weight *w, int n_rows) {
+    for (int t = 0; t < n_rows && w->bias; t++)
+        for (int i = 0; i < w->w.n_rows; i++) y[t * w->w.n_rows + i] += w->bias[i];
+}
 static double *widened(const float *x, size_t n) {
     double *y = rig_doubles(n);
     for (size_t i = 0; i < n; i++) y[i] = (double)x[i];
@@ -35,6 +39,7 @@ TEST(linear_gives_dy_w_in_every_format_and_adds_to_what_is_there) {
         rig_open(&g, ARENA, 2, ig_cpu_features());
         rig_weight a = rig_weight_make(f, n, n_cols, IG_ROWS_PLAIN, 0, 1),
                    b = rig_weight_make(f, n, n_cols, IG_ROWS_PLAIN, 0, 2);
+        rig_weight_bias(&b, 3, 6); /* the gradient does not see it */
         const size_t n_x = (size_t)T * (size_t)n_cols, n_y = (size_t)T * (size_t)n;
         float *x = rig_floats(n_x, 1, 3), *h = rig_floats(n_y, 1, 4), *dy = rig_floats(n_y, 1, 5);
         ig_tensor *tx = op_leaf(&g.run, x, T, n_cols, true), *th = op_leaf(&g.run, h, T, n, true);
@@ -43,6 +48,7 @@ TEST(linear_gives_dy_w_in_every_format_and_adds_to_what_is_there) {
         double *y64 = rig_doubles(n_y), *z64 = rig_doubles(n_y), *dx64 = rig_doubles(n_x);
         double *x64 = widened(x, n_x), *dy64 = widened(dy, n_y);
         mat64(y64, x64, a.exact, T, n, n_cols), mat64(z64, x64, b.exact, T, n, n_cols);
+        add_bias64(z64, &b, T);
         for (size_t e = 0; e < n_y; e++) y64[e] += z64[e] + (double)h[e];
         double far = rig_distance(y->f, y64, n_y);
         CHECK_MSG(far < BOUND, "%s: forward is %.2g from float64", f->name, far);
@@ -125,15 +131,18 @@ static double slope64(ig_glu act, double g) { /* by differences of the forward: 
 
 TEST(gates_give_the_slope_of_their_own_forward) {
     enum { K = 96, F = 200 };
-    for (int act = 0; act < 2; act++) {
+    for (int c = 0; c < 4; c++) {
+        const int act = c % 2;
         rig g;
         rig_open(&g, ARENA, 2, ig_cpu_features());
         rig_weight gate = rig_weight_make(f32_format(), F, K, IG_ROWS_PLAIN, 0, 3),
                    up = rig_weight_make(f32_format(), F, K, IG_ROWS_PLAIN, 0, 4);
+        if (c / 2) rig_weight_bias(&gate, 2, 5), rig_weight_bias(&up, 2, 6);
         float *x = rig_floats(T * K, 3, 1), *dy = rig_floats(T * F, 1, 2);
         double *x64 = widened(x, T * K), *dx64 = rig_doubles(T * K);
         double *g64 = rig_doubles(T * F), *u64 = rig_doubles(T * F), *y64 = rig_doubles(T * F);
         mat64(g64, x64, gate.exact, T, F, K), mat64(u64, x64, up.exact, T, F, K);
+        add_bias64(g64, &gate, T), add_bias64(u64, &up, T);
         ig_tensor *tx = op_leaf(&g.run, x, T, K, true);
         ig_tensor *y = op_glu(&g.run, (ig_glu)act, &gate.w, &up.w, tx, IG_ACT_F32);
         for (int i = 0; i < T * F; i++) y64[i] = act64((ig_glu)act, g64[i]) * u64[i];
@@ -156,7 +165,7 @@ TEST(gates_give_the_slope_of_their_own_forward) {
 
 typedef struct qkv_case {
     int heads, kv_heads, dim;
-    bool norms;
+    bool norms, biases;
 } qkv_case;
 
 /* A head forward in float64: norm, rope, scale. */
@@ -193,6 +202,7 @@ static void check_qkv(qkv_case c, const ig_fmt *f, int n_threads, float *dx_out)
     rig_weight w[3] = {rig_weight_make(f, n_q, K, order, c.dim, 1),
                        rig_weight_make(f, n_k, K, order, c.dim, 2),
                        rig_weight_make(f, n_k, K, IG_ROWS_PLAIN, 0, 3)};
+    for (int i = 0; i < 3 && c.biases; i++) rig_weight_bias(&w[i], 2, (uint32_t)(20 + i));
     float *x = rig_floats((size_t)(T * K), 1, 4), *norm[2] = {NULL, NULL};
     for (int i = 0; i < 2 && c.norms; i++) norm[i] = rig_floats((size_t)c.dim, 1, (uint32_t)(5 + i));
     double inv_freq[IG_HEAD_DIM_MAX / 2];
@@ -215,7 +225,7 @@ static void check_qkv(qkv_case c, const ig_fmt *f, int n_threads, float *dx_out)
         dy[i] = rig_floats((size_t)(T * n), 1, (uint32_t)(10 + i));
         double *raw = rig_doubles((size_t)(T * n)), *draw = widened(dy[i], (size_t)(T * n)),
                *y64 = rig_doubles((size_t)(T * n));
-        mat64(raw, x64, w[i].exact, T, n, K);
+        mat64(raw, x64, w[i].exact, T, n, K), add_bias64(raw, &w[i], T);
         memcpy(y64, raw, (size_t)(T * n) * 8);
         for (int t = 0; t < T && i < 2; t++)
             for (int h = 0; h < n; h += c.dim) {
@@ -239,9 +249,13 @@ static void check_qkv(qkv_case c, const ig_fmt *f, int n_threads, float *dx_out)
 }
 
 TEST(q_k_and_v_go_back_through_scale_rope_and_norms_of_heads) {
-    static const qkv_case cases[] = {{2, 1, 16, false}, {4, 2, 32, true},   {3, 3, 48, false},
-                                     {2, 1, 64, true},  {2, 2, 128, false}, {2, 1, 256, true},
-                                     {1, 1, 256, false}};
+    static const qkv_case cases[] = {{2, 1, 16, .biases = true},
+                                     {4, 2, 32, .norms = true},
+                                     {3, 3, 48, .biases = true},
+                                     {2, 1, 64, .norms = true, .biases = true},
+                                     {2, 2, 128, .norms = false},
+                                     {2, 1, 256, .norms = true},
+                                     {1, 1, 256, .norms = false}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_qkv(cases[i], f32_format(), 2, NULL);
     const ig_fmt *f;
     for (int i = 0; (f = ig_fmt_at(i)) != NULL; i++)
@@ -251,9 +265,9 @@ TEST(q_k_and_v_go_back_through_scale_rope_and_norms_of_heads) {
 TEST(gradients_of_linears_have_the_same_bits_for_any_number_of_threads) {
     static float one[T * 160], many[T * 160];
     static const int threads[] = {2, 3, 7};
-    check_qkv((qkv_case){4, 2, 32, false}, f32_format(), 1, one);
+    check_qkv((qkv_case){4, 2, 32, .biases = true}, f32_format(), 1, one);
     for (int i = 0; i < 3; i++) {
-        check_qkv((qkv_case){4, 2, 32, false}, f32_format(), threads[i], many);
+        check_qkv((qkv_case){4, 2, 32, .biases = true}, f32_format(), threads[i], many);
         CHECK(memcmp(one, many, sizeof one) == 0);
     }
     many[77] = nextafterf(many[77], 9); /* control */

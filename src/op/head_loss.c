@@ -197,7 +197,7 @@ static void sweep_all(loss_job *j, ig_head_kind kind) {
 ig_loss *op_loss(ig_run *r, const ig_head *head, ig_tensor *x, const uint32_t *target, bool grad) {
     if (op_stopped(r)) return NULL;
     const ig_weight *w = head->w;
-    ig_assert(r->train && x->n_cols == w->n_cols && w->order == IG_ROWS_PLAIN);
+    ig_assert(r->train && x->n_cols == w->n_cols && w->order == IG_ROWS_PLAIN && !w->bias);
     op_trace(r, "head loss", r->kern->op[IG_KERN_MATMUL]);
     const size_t m = (size_t)x->n_rows, n_h = (size_t)w->n_cols, n_v = (size_t)w->n_rows;
     const size_t n_threads = (size_t)ig_pool_threads(r->pool), capped = head->softcap > 0.0f ? 2 : 1;

@@ -20,6 +20,7 @@ typedef struct linear_job {
     const float *add; /* [T][n_rows], or NULL */
     float *out;
     size_t stride;
+    float softcap; /* of the head */
     float *kept_gate, *kept_up; /* [T][n_rows]: what the glu got, for its backward; or NULL */
 } linear_job;
 
@@ -150,7 +151,10 @@ ig_tensor *op_glu(ig_run *r, ig_glu act, const ig_weight *gate, const ig_weight 
 
 static void plain_unit(const void *arg, int p, int row, int m, op_scratch *s) {
     const linear_job *j = arg;
-    const float *tile = op_panel(j->r, s, 0, j->w, p, j->x, row, m);
+    float *tile = op_panel(j->r, s, 0, j->w, p, j->x, row, m), slope[IG_PANEL_ROWS];
+    for (int t = 0; t < m && j->softcap > 0.0f; t++)
+        j->r->kern->op[IG_KERN_SOFTCAP]->fn.softcap(tile + t * IG_PANEL_ROWS, slope, tile + t * IG_PANEL_ROWS,
+                                                    j->softcap, IG_PANEL_ROWS);
     for (int t = 0; t < m; t++)
         memcpy(j->out + (size_t)(row + t) * j->stride + (size_t)p * IG_PANEL_ROWS, tile + t * IG_PANEL_ROWS,
                (size_t)panel_cols(j->w, p) * sizeof *tile);
@@ -171,10 +175,13 @@ ig_tensor *op_linear(ig_run *r, const ig_weight *w, ig_tensor *x) {
 }
 
 /* Logits: the same into memory of the caller. */
-void op_head(ig_run *r, const ig_weight *w, const ig_tensor *x, float *out, size_t out_stride) {
+void op_head(ig_run *r, const ig_head *head, const ig_tensor *x, float *out, size_t out_stride) {
     if (op_stopped(r)) return;
+    const ig_weight *w = head->w;
     check_input(w, x);
     op_trace(r, "head", w->kern);
-    linear_job job = {.r = r, .w = w, .x = x, .out = out, .stride = out_stride};
+    if (head->softcap > 0.0f) op_trace(r, "softcap", r->kern->op[IG_KERN_SOFTCAP]);
+    linear_job job = {
+        .r = r, .w = w, .x = x, .out = out, .stride = out_stride, .softcap = head->softcap};
     op_run_units(r, plain_unit, &job, ig_weight_n_panels(w), x, 1);
 }

@@ -57,6 +57,7 @@ typedef struct ig_weight {
     int n_rows, n_cols;
     ig_row_order order;
     int head_dim; /* for IG_ROWS_ROPE */
+    const float *bias; /* [panels][16] in the order of the lanes, 0 past the end; NULL: none */
 } ig_weight;
 
 static inline int ig_weight_n_panels(const ig_weight *w) {
@@ -155,6 +156,7 @@ typedef struct ig_attention {
     int n_heads, n_kv_heads, head_dim;
     int window;                   /* positions that a row sees, itself included; 0: all before it */
     float scale;                  /* of q, after rope */
+    float softcap;                /* of scores: cap * tanh(score / cap); 0: none */
     const float *q_norm, *k_norm; /* [head_dim]: RMS norm of every head before rope; NULL: none */
     float norm_eps;
     ig_kv_layer kv;
@@ -166,7 +168,9 @@ typedef struct ig_qkv {
     ig_tensor *q, *k, *v;
 } ig_qkv;
 
-/* q = rope(norm(Wq x)) * scale, k = rope(norm(Wk x)), v = Wv x. Without norms wq and wk are in order
+/* Every product with a weight that has a bias is W x + bias: the finished sum, then one addition.
+ *
+ * q = rope(norm(Wq x)) * scale, k = rope(norm(Wk x)), v = Wv x. Without norms wq and wk are in order
  * IG_ROWS_ROPE and rope turns their tiles; with norms all are IG_ROWS_PLAIN. */
 ig_qkv op_qkv(ig_run *r, const ig_attention *a, const ig_weight *wq, const ig_weight *wk, const ig_weight *wv,
               ig_tensor *x, const ig_rope *rope, const ig_rows *rows);
@@ -188,10 +192,7 @@ typedef enum ig_glu { IG_GLU_SILU, IG_GLU_GELU } ig_glu;
 /* act(Wg x) * (Wu x); forms `need`. GELU is the tanh form. */
 ig_tensor *op_glu(ig_run *r, ig_glu act, const ig_weight *gate, const ig_weight *up, ig_tensor *x, int need);
 
-/* out[i][n_rows of w] = W x[i]; `out` is the caller's, stride out_stride floats. */
-void op_head(ig_run *r, const ig_weight *w, const ig_tensor *x, float *out, size_t out_stride);
-
-/* ---- head_loss.c: the head with its loss, training ---------------------------------------------------- */
+/* ---- the head, alone and (head_loss.c) with its loss --------------------------------------------------- */
 
 typedef enum ig_head_kind {
     IG_HEAD_FLASH,     /* one sweep over the vocabulary in blocks; no memory in V */
@@ -199,10 +200,12 @@ typedef enum ig_head_kind {
     IG_HEAD_NAIVE      /* all logits in memory, at most 1 GiB of them: the oracle of both */
 } ig_head_kind;
 typedef struct ig_head {
-    const ig_weight *w;
-    float softcap; /* logits = softcap * tanh(logits / softcap); 0: none */
-    ig_head_kind kind;
+    const ig_weight *w; /* without a bias */
+    float softcap;      /* logits = softcap * tanh(logits / softcap); 0: none */
+    ig_head_kind kind;  /* of the loss */
 } ig_head;
+/* out[i][n_rows of w] = logits of x[i]; `out` is the caller's, stride out_stride floats. */
+void op_head(ig_run *r, const ig_head *head, const ig_tensor *x, float *out, size_t out_stride);
 typedef struct ig_loss {
     ig_tensor *x;
     float *logp; /* [n_rows of x] log of the target's probability, at most 0 */

@@ -57,6 +57,7 @@ static inline void rig_close(rig *g) {
 typedef struct rig_weight {
     ig_weight w;
     double *exact; /* [n_rows][n_cols] */
+    double *bias;  /* [n_rows], or NULL */
 } rig_weight;
 
 /* A number as the high bytes of an f32: f32 itself, or bf16. */
@@ -127,8 +128,21 @@ static inline rig_weight rig_weight_make(const ig_fmt *f, int n_rows, int n_cols
     free(file), free(values);
     return y;
 }
+/* Gives it a bias; `scale` of its values. */
+static inline void rig_weight_bias(rig_weight *w, float scale, uint32_t seed) {
+    float *lanes = calloc((size_t)ig_weight_n_panels(&w->w) * IG_PANEL_ROWS, sizeof *lanes);
+    float *values = rig_floats((size_t)w->w.n_rows, scale, seed);
+    ig_assert(lanes != NULL);
+    w->bias = rig_doubles((size_t)w->w.n_rows);
+    for (int i = 0; i < ig_weight_n_panels(&w->w) * IG_PANEL_ROWS; i++) {
+        const int row = ig_weight_row(&w->w, i / IG_PANEL_ROWS, i % IG_PANEL_ROWS);
+        if (row >= 0) lanes[i] = values[row], w->bias[row] = (double)values[row];
+    }
+    w->w.bias = lanes;
+    free(values);
+}
 static inline void rig_weight_free(rig_weight *w) {
-    free((void *)(uintptr_t)w->w.panels), free(w->exact);
+    free((void *)(uintptr_t)w->w.panels), free((void *)(uintptr_t)w->w.bias), free(w->exact), free(w->bias);
 }
 
 /* |a - b| / |b| in the 2-norm. */

@@ -69,6 +69,11 @@ typedef struct state {
     float top, sum;     /* of the spans before */
 } state;
 
+static void cap_scores(float *s, float cap) {
+    const __m256 c = _mm256_set1_ps(cap);
+    for (int k = 0; k < 64; k += 8) vf_store(s + k, vf_softcap(vf_load(s + k), c));
+}
+
 /* Scores of one query in one block, keys from..n_keys - 1 seen, to weights; gives the factor by which its
  * accumulator shrinks. */
 INLINE float softmax_block(float *s, int from, int n_keys, state *st) {
@@ -155,6 +160,7 @@ static void attention(const ig_attention_args *a) {
             int n_keys = a->pos[i] - b * 64 + 1, from = see_from(a, i) - b * 64;
             if (n_keys > 64) n_keys = 64;
             if (n_keys > top_keys) top_keys = n_keys;
+            if (a->softcap > 0.0f) cap_scores(s + (size_t)i * 64, a->softcap);
             float c = softmax_block(s + (size_t)i * 64, from, n_keys, st + i);
             if (c != 1.0f) {
                 __m256 vc = _mm256_set1_ps(c);
