@@ -35,6 +35,7 @@ static int dim_of(const ig_model_config *c, ig_dim d) {
     case IG_DIM_Q: return c->n_heads * c->head_dim;
     case IG_DIM_KV: return c->n_kv_heads * c->head_dim;
     case IG_DIM_HEAD: return c->head_dim;
+    case IG_DIM_HALF_HEAD: return c->head_dim / 2;
     case IG_DIM_VOCAB: return c->n_vocab;
     default: return 1;
     }
@@ -48,7 +49,7 @@ static ig_status bind_vector(const float **out, binding *b, const ig_weight_spec
     uint8_t *bytes = malloc((size_t)t->n_bytes);
     float *v = malloc((size_t)t->n_cols * sizeof *v); /* one by one: settings may name sizes that no file has */
     ig_status st = bytes && v ? ig_source_read(b->s, t, 0, 1, bytes, NULL, err)
-                              : ig_fail(err, IG_ELIMIT, "no memory for %d norm weights", t->n_cols);
+                              : ig_fail(err, IG_ELIMIT, "no memory for a vector of %d values", t->n_cols);
     if (st == IG_OK) {
         ig_kern_reference(IG_KERN_DEQUANT, t->fmt)->fn.dequant(v, bytes, t->n_cols);
         for (int i = 0; i < t->n_cols && row->less_one && b->s->from.snapshot; i++) v[i] += 1.0f;
@@ -61,6 +62,33 @@ static ig_status bind_vector(const float **out, binding *b, const ig_weight_spec
     if (st == IG_OK) *out = v;
     else free(v);
     return st;
+}
+
+/* The row of the file that belongs to row `row` of the matrix. */
+static int file_row(bool interleaved, int n_d, int row) {
+    if (!interleaved) return row;
+    int head = row / n_d, i = row % n_d;
+    return head * n_d + (i < n_d / 2 ? 2 * i : 2 * (i - n_d / 2) + 1);
+}
+
+/* From the order of the file to that of the lanes. */
+static ig_status bind_bias(ig_layer *l, binding *b, const ig_weight_spec *row, const ig_source_tensor *t,
+                           ig_err *err) {
+    ig_weight *w = &l->w[row->slot];
+    const float *v = NULL;
+    ig_assert(w->fmt && w->n_rows == t->n_cols && !l->bias[row->slot]); /* the table has the matrix before */
+    ig_status st = bind_vector(&v, b, row, t, err);
+    if (st) return st;
+    const int n = ig_weight_n_panels(w) * IG_PANEL_ROWS;
+    float *lanes = calloc((size_t)n, sizeof *lanes);
+    for (int i = 0; lanes && i < n; i++) {
+        const int at = ig_weight_row(w, i / IG_PANEL_ROWS, i % IG_PANEL_ROWS);
+        if (at >= 0) lanes[i] = v[file_row(row->interleaved && b->s->from.gguf, w->head_dim, at)];
+    }
+    free((void *)(uintptr_t)v);
+    if (!lanes) return ig_fail(err, IG_ELIMIT, "no memory for a bias of %d values", n);
+    l->bias[row->slot] = w->bias = lanes;
+    return IG_OK;
 }
 
 static void bind_matrix(ig_weight *w, binding *b, const ig_weight_spec *row, const ig_source_tensor *t) {
@@ -89,18 +117,38 @@ static void bind_matrix(ig_weight *w, binding *b, const ig_weight_spec *row, con
                           IG_ALIGN_BYTES * IG_ALIGN_BYTES;
 }
 
+/* Does this checkpoint have the tensor of the row, by what it says of itself? */
+static bool is_wanted(const binding *b, const ig_weight_spec *row, const char *name) {
+    const ig_model_config *c = &b->m->config;
+    char first[IG_TENSOR_NAME_BYTES];
+    if (b->s->from.snapshot && !row->hf) return false;
+    switch (row->when) {
+    case IG_ALWAYS: return true;
+    case IG_WHEN_UNTIED: return !c->tied_head;
+    case IG_WHEN_LONGROPE: return c->rope[IG_ROPE_FULL].type == IG_ROPE_LONGROPE;
+    case IG_WHEN_THERE: return ig_source_has(b->s, name);
+    case IG_WHEN_ATTENTION_BIAS:
+    case IG_WHEN_MLP_BIAS: break;
+    }
+    if (b->s->from.snapshot) return row->when == IG_WHEN_MLP_BIAS ? c->mlp_bias : c->attention_bias;
+    ig_source_name(first, b->s, row, 0);
+    return ig_source_has(b->s, first);
+}
+
 static ig_status bind_rows(ig_layer *l, binding *b, const ig_weight_spec *row, int layer, ig_err *err) {
     const ig_model_config *c = &b->m->config;
     for (; row->name; row++) {
         char name[IG_TENSOR_NAME_BYTES];
         ig_source_tensor t;
-        if (row->head && c->tied_head) continue;
-        ig_source_name(name, b->s, row, layer);
+        if (b->s->from.gguf || row->hf) ig_source_name(name, b->s, row, layer);
+        if (!is_wanted(b, row, name)) continue;
         ig_status st =
             ig_source_find(&t, b->s, name, row->vector, dim_of(c, row->rows), dim_of(c, row->cols), err);
         if (st != IG_OK) return st;
         b->m->n_params += (uint64_t)t.n_rows * (uint64_t)t.n_cols;
-        if (row->vector) {
+        if (row->bias) {
+            if ((st = bind_bias(l, b, row, &t, err)) != IG_OK) return st;
+        } else if (row->vector) {
             if ((st = bind_vector(&l->v[row->slot], b, row, &t, err)) != IG_OK) return st;
         } else {
             bind_matrix(&l->w[row->slot], b, row, &t);
@@ -122,13 +170,6 @@ typedef struct packing {
     ig_err err;
 } packing;
 
-/* The row of the file that belongs to row `row` of the matrix. */
-static int file_row(const load *l, int row) {
-    if (!l->interleaved) return row;
-    int n_d = l->w->head_dim, head = row / n_d, i = row % n_d;
-    return head * n_d + (i < n_d / 2 ? 2 * i : 2 * (i - n_d / 2) + 1);
-}
-
 static ig_status pack_unit(packing *p, const load *l, int unit, uint8_t *rows, ig_err *err) {
     const ig_weight *w = l->w;
     size_t row_bytes = ig_fmt_row_bytes(w->fmt, w->n_cols);
@@ -144,7 +185,7 @@ static ig_status pack_unit(packing *p, const load *l, int unit, uint8_t *rows, i
         for (int lane = 0; lane < IG_PANEL_ROWS; lane++) {
             int row = ig_weight_row(w, panel, lane);
             if (row < 0) continue; /* past the end: zero from the mapping */
-            w->fmt->pack(out, rows + (size_t)(file_row(l, row) - row0) * row_bytes, lane, w->n_cols);
+            w->fmt->pack(out, rows + (size_t)(file_row(l->interleaved, w->head_dim, row) - row0) * row_bytes, lane, w->n_cols);
         }
     }
     uint64_t done = atomic_fetch_add(&p->done_bytes, bytes) + bytes;

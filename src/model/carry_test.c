@@ -111,12 +111,14 @@ static void make(tiny *y, const ig_family *family, int n_threads, uint32_t cpu) 
                          .ffn_width = F,
                          .n_vocab = VOCAB,
                          .norm_eps = 1e-5f,
-                         .embed_scale = gemma ? 8.0f : 1.0f};
+                         .embed_scale = gemma ? 8.0f : 1.0f,
+                         .final_softcap = gemma ? 6.0f : 0.0f};
     y->m = (ig_model){.family = family, .config = c, .layers = y->layers, .tier_max = IG_TIER_L3, .cpu = cpu};
     ig_assert(ig_pool_make(&y->m.pool, n_threads, NULL) == IG_OK);
     ig_kern_table_pick(&y->m.kern, IG_TIER_L3, cpu);
     for (int i = 0; i < IG_ROPES; i++) {
         y->m.inv_freq[i] = own(y, D / 2 * sizeof(double));
+        y->m.rope_scale[i] = i ? 1.25 : 1;
         for (int d = 0; d < D / 2; d++) y->m.inv_freq[i][d] = pow(i ? 100 : 10000, -2.0 * d / D);
     }
     y->m.top.w[IG_TOP_EMBED] = y->m.top.w[IG_TOP_HEAD] = matrix(y, 8, VOCAB, K, IG_ROWS_PLAIN);
@@ -139,8 +141,13 @@ static void make(tiny *y, const ig_family *family, int n_threads, uint32_t cpu) 
                                       .head_dim = D,
                                       .scale = 0.2f,
                                       .window = gemma && i % 2 ? WINDOW : 0,
+                                      .softcap = gemma ? 1.5f : 0.0f,
                                       .norm_eps = 1e-5f,
                                       .kv = {.layer = i}};
+        for (int w = 0; w < IG_LAYER_WEIGHTS_MAX && family == &ig_family_llama; w++) {
+            ig_weight *of = &l->w[w];
+            if (w != IG_W_GATE && w != IG_W_UP) of->bias = vector(y, (of->n_rows + 15) / 16 * 16, 0);
+        }
         if (gemma) l->attention.q_norm = l->v[IG_V_Q_NORM], l->attention.k_norm = l->v[IG_V_K_NORM];
     }
     make_rows(y);
@@ -332,7 +339,7 @@ static void rope(double *x, int heads, const tiny *y, const double *inv_freq, do
                 p[0] = (a * cos(th) - b * sin(th)) * scale, p[D / 2] = (a * sin(th) + b * cos(th)) * scale;
             }
 }
-static void attention(twin *m, int window) {
+static void attention(twin *m, int window, double cap) {
     const tiny *y = m->y;
     for (int t = 0; t < T; t++)
         for (int h = 0; h < HEADS; h++) {
@@ -343,11 +350,18 @@ static void attention(twin *m, int window) {
                 p[j] = 0;
                 for (int d = 0; d < D; d++)
                     p[j] += m->q[(t * HEADS + h) * D + d] * m->k[((row0 + j) * KV_HEADS + kh) * D + d];
+                if (cap > 0) p[j] = cap * tanh(p[j] / cap);
                 p[j] = exp(p[j]), sum += p[j];
                 for (int d = 0; d < D; d++) o[d] += p[j] * m->v[((row0 + j) * KV_HEADS + kh) * D + d];
             }
             for (int d = 0; d < D; d++) o[d] /= sum;
         }
+}
+static void add_bias(double *to, const ig_weight *w) {
+    for (int i = 0; w->bias && i < ig_weight_n_panels(w) * IG_PANEL_ROWS; i++) {
+        const int row = ig_weight_row(w, i / IG_PANEL_ROWS, i % IG_PANEL_ROWS);
+        for (int t = 0; t < T && row >= 0; t++) to[t * w->n_rows + row] += (double)w->bias[i];
+    }
 }
 static void transformer_layer(twin *m, int i, bool gemma) {
     const ig_layer *l = &m->y->layers[i];
@@ -356,15 +370,19 @@ static void transformer_layer(twin *m, int i, bool gemma) {
     norm(m->n, m->h, l->v[IG_V_ATTN_NORM], T, K, false);
     mat(m->q, m->n, w[IG_W_Q], HEADS * D, K, false), mat(m->k, m->n, w[IG_W_K], KV_HEADS * D, K, false);
     mat(m->v, m->n, w[IG_W_V], KV_HEADS * D, K, false);
+    add_bias(m->q, &l->w[IG_W_Q]), add_bias(m->k, &l->w[IG_W_K]), add_bias(m->v, &l->w[IG_W_V]);
     if (gemma) norm(m->q, m->q, l->v[IG_V_Q_NORM], T * HEADS, D, false);
     if (gemma) norm(m->k, m->k, l->v[IG_V_K_NORM], T * KV_HEADS, D, false);
-    rope(m->q, HEADS, m->y, inv_freq, (double)0.2f), rope(m->k, KV_HEADS, m->y, inv_freq, 1);
-    attention(m, l->attention.window);
+    const double stretch = m->y->m.rope_scale[l->rope];
+    rope(m->q, HEADS, m->y, inv_freq, (double)0.2f * stretch), rope(m->k, KV_HEADS, m->y, inv_freq, stretch);
+    attention(m, l->attention.window, (double)l->attention.softcap);
     mat(gemma ? m->a : m->h, m->o, w[IG_W_O], K, HEADS * D, !gemma);
+    add_bias(m->h, &l->w[IG_W_O]);
     if (gemma) norm(m->h, m->a, l->v[IG_V_POST_ATTN_NORM], T, K, true);
     norm(m->n, m->h, l->v[IG_V_FFN_NORM], T, K, false);
     glu(m, m->n, w[IG_W_GATE], w[IG_W_UP], gemma);
     mat(gemma ? m->a : m->h, m->f, w[IG_W_DOWN], K, F, !gemma);
+    add_bias(m->h, &l->w[IG_W_DOWN]);
     if (gemma) norm(m->h, m->a, l->v[IG_V_POST_FFN_NORM], T, K, true);
 }
 static void shared_layer64(twin *m, int i) {
@@ -394,6 +412,8 @@ static double loss64(twin *m, const double *h0) {
         for (int v = 0; v < VOCAB; v++) {
             double l = 0;
             for (int c = 0; c < K; c++) l += m->n[m->y->want[i] * K + c] * m->head[v * K + c];
+            const double cap = (double)m->y->m.config.final_softcap;
+            if (cap > 0) l = cap * tanh(l / cap);
             sum += exp(l);
             if (v == (int)m->y->target[i]) of_target = l;
         }

@@ -484,21 +484,41 @@ TEST(settings_that_change_the_numbers_are_refused_by_name) {
         const char *config, *says;
     } cases[] = {
         {"\"model_type\":\"mamba\"",
-         "\"mamba\" is not supported (supported: gemma3_text, gemma3, llama, mistral"},
+         "\"mamba\" is not supported (supported: gemma2, gemma3_text, gemma3, llama, mistral, iquestcoder"},
         {"\"model_type\":7", "model_type is missing"},
         {"\"model_type\":\"llama\\u0000x\"", "is not supported"},
-        {"\"attention_bias\":true", "attention_bias = true"},
-        {"\"mlp_bias\":true", "mlp_bias = true"},
+        {"\"attention_bias\":true", "tensor model.layers.0.self_attn.q_proj.bias is missing"},
+        {"\"mlp_bias\":true", "tensor model.layers.0.mlp.gate_proj.bias is missing"},
+        {"\"attention_bias\":1", "attention_bias is neither true nor false"},
         {"\"hidden_act\":\"relu\"", "hidden_act = \"relu\" is not supported, only silu"},
-        {"\"sliding_window\":4096", "sliding_window = 4096"},
+        {"\"sliding_window\":-1", "sliding_window = -1"},
         {"\"layer_types\":[\"full_attention\",\"sliding_attention\"]",
          "layer_types[1] = \"sliding_attention\""},
         {"\"layer_types\":[\"full_attention\"]", "layer_types has 1 entries for 2 layers"},
-        {"\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}", "rope type \"llama3\""},
-        {"\"rope_scaling\":{\"type\":\"yarn\"}", "rope type \"yarn\""},
-        {"\"rope_parameters\":{\"rope_type\":\"longrope\"}", "rope type \"longrope\""},
+        {"\"rope_scaling\":{\"rope_type\":\"ntk\",\"factor\":8}", "rope type \"ntk\" is not supported"},
+        {"\"rope_scaling\":{\"rope_type\":\"llama3\"}", "\"llama3\" rope without factor"},
+        {"\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4}",
+         "llama3 rope between the factors 4 and 4, which must ascend"},
+        {"\"rope_scaling\":{\"type\":\"yarn\"}", "\"yarn\" rope without factor"},
+        {"\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}",
+         "\"yarn\" rope without original_max_position_embeddings"},
+        {"\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":64,"
+         "\"truncate\":false}",
+         "rope truncate = false"},
+        {"\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":64,"
+         "\"beta_fast\":1}",
+         "yarn between 1 and 1 turns"},
+        {"\"rope_parameters\":{\"rope_type\":\"longrope\"}", "without original_max_position_embeddings"},
+        {"\"rope_parameters\":{\"rope_type\":\"longrope\",\"original_max_position_embeddings\":64,"
+         "\"long_factor\":[1,2]}",
+         "2 longrope factors for heads of 32, expected 16"},
+        {"\"rope_parameters\":{\"rope_type\":\"longrope\",\"original_max_position_embeddings\":64}",
+         "longrope without a long_factor"},
+        {"\"rope_parameters\":{\"rope_type\":\"longrope\",\"original_max_position_embeddings\":64,"
+         "\"long_factor\":[0]}",
+         "a longrope factor = 0"},
         {"\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"dynamic\"}}", "rope type \"dynamic\""},
-        {"\"rope_scaling\":{\"type\":\"linear\"}", "linear rope without a factor"},
+        {"\"rope_scaling\":{\"type\":\"linear\"}", "\"linear\" rope without factor"},
         {"\"rope_scaling\":{\"type\":\"linear\",\"factor\":{\"__float__\":\"Infinity\"}}", "rope factor"},
         {"\"rope_scaling\":3", "rope_scaling = 3"},
         {"\"rope_theta\":\"big\"", "rope_theta = \"big\" is not a number"},
@@ -506,10 +526,11 @@ TEST(settings_that_change_the_numbers_are_refused_by_name) {
         {"\"partial_rotary_factor\":0.5", "partial_rotary_factor = 0.5"},
         {"\"rope_theta\":1e308", "rope_theta = 1e+308 is not in"},
         {"\"rope_scaling\":{\"factor\":8}", "a rope factor without a rope type"},
-        {"\"rope_parameters\":{\"rope_theta\":1e4},\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}",
-         "rope type \"yarn\""},
+        {"\"rope_parameters\":{\"rope_theta\":1e4},\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,"
+         "\"original_max_position_embeddings\":64}",
+         "rope_scaling is yarn with a factor of 4 and rope_parameters default"},
         {"\"rope_parameters\":{\"rope_theta\":1e4},\"rope_scaling\":{\"type\":\"linear\",\"factor\":4}",
-         "rope_scaling has a factor of 4 and rope_parameters one of 1"},
+         "rope_scaling is linear with a factor of 4 and rope_parameters default with 1"},
         {"\"rms_norm_eps\":null", "rms_norm_eps is missing"},
         {"\"rms_norm_eps\":1e-60", "rms_norm_eps = 1e-60 is not in"},
         {"\"rms_norm_eps\":{\"__float__\":\"NaN\"}", "rms_norm_eps = nan is not in"},
@@ -527,9 +548,10 @@ TEST(settings_that_change_the_numbers_are_refused_by_name) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         refused(tiny, (style){.config = cases[i].config}, cases[i].says);
-    refused(tiny_gemma, (style){.config = "\"final_logit_softcapping\":30.0"},
-            "final_logit_softcapping = 30.0");
-    refused(tiny_gemma, (style){.config = "\"attn_logit_softcapping\":50"}, "attn_logit_softcapping = 50");
+    refused(tiny_gemma, (style){.config = "\"final_logit_softcapping\":-30.0"},
+            "final_logit_softcapping = -30 is not in");
+    refused(tiny_gemma, (style){.config = "\"attn_logit_softcapping\":{\"__float__\":\"Infinity\"}"},
+            "attn_logit_softcapping = inf is not in");
     refused(tiny_gemma, (style){.config = "\"hidden_activation\":\"gelu\""}, "hidden_activation = \"gelu\"");
     refused(tiny_gemma, (style){.config = "\"use_bidirectional_attention\":true"},
             "use_bidirectional_attention");

@@ -13,30 +13,76 @@ enum {
 typedef struct ig_layer {
     ig_weight w[IG_LAYER_WEIGHTS_MAX];
     const float *v[IG_LAYER_VECTORS_MAX]; /* malloc'd; NULL: the family has none */
+    const float *bias[IG_LAYER_WEIGHTS_MAX]; /* malloc'd: those of w */
     ig_attention attention;
     int rope;
 } ig_layer;
 
 /* A dimension of a tensor, by what it counts. */
 typedef enum ig_dim {
-    IG_DIM_NONE, IG_DIM_WIDTH, IG_DIM_FFN, IG_DIM_Q, IG_DIM_KV, IG_DIM_HEAD, IG_DIM_VOCAB
+    IG_DIM_NONE, IG_DIM_WIDTH, IG_DIM_FFN, IG_DIM_Q, IG_DIM_KV, IG_DIM_HEAD, IG_DIM_HALF_HEAD, IG_DIM_VOCAB
 } ig_dim;
+
+/* When a tensor of the table must be there; at other times it is one too many. */
+typedef enum ig_when {
+    IG_ALWAYS,
+    IG_WHEN_UNTIED,         /* the head is not the embedding */
+    IG_WHEN_ATTENTION_BIAS, /* a snapshot's settings say so; in a GGUF file: layer 0 has it */
+    IG_WHEN_MLP_BIAS,
+    IG_WHEN_THERE,          /* it says by itself what it is for */
+    IG_WHEN_LONGROPE
+} ig_when;
 
 /* One row of a family's weight table. */
 typedef struct ig_weight_spec {
     const char *name; /* "blk.%d.attn_q.weight": %d is the layer; without it: once in the model */
-    const char *hf;   /* the same in a snapshot: "model.layers.%d.self_attn.q_proj.weight" */
+    const char *hf;   /* the same in a snapshot: "model.layers.%d.self_attn.q_proj.weight"; NULL: in none */
     bool vector;      /* slot of ig_layer.v, else of ig_layer.w */
+    bool bias;        /* a vector that belongs to w[slot], whose row stands before */
     int slot;
     ig_dim rows, cols; /* rows is NONE for a vector */
     ig_row_order order;
     bool interleaved; /* rows of a GGUF file hold rope pairs side by side: 2i and 2i + 1 of a head */
     bool less_one;    /* a snapshot holds the vector minus 1 */
-    bool head;        /* not there when the head is tied to the embedding */
+    ig_when when;
 } ig_weight_spec;
 
 /* Slots of the weights that are there once. */
-enum { IG_TOP_EMBED, IG_TOP_HEAD, IG_TOP_NORM = 0 };
+enum { IG_TOP_EMBED, IG_TOP_HEAD };
+enum { IG_TOP_NORM, IG_TOP_ROPE_FREQS, IG_TOP_ROPE_LONG, IG_TOP_ROPE_SHORT };
+
+/* Rows of tables: names as both kinds of checkpoints have them, then slot and shape. */
+#define IG_ROW_MATRIX(gguf_, hf_, slot_, rows_, cols_, ...)                                                  \
+    {.name = "blk.%d." gguf_ ".weight", .hf = "model.layers.%d." hf_ ".weight", .slot = (slot_),             \
+     .rows = (rows_), .cols = (cols_), __VA_ARGS__}
+#define IG_ROW_NORM(gguf_, hf_, slot_, cols_, ...)                                                           \
+    {.name = "blk.%d." gguf_ ".weight", .hf = "model.layers.%d." hf_ ".weight", .vector = true,              \
+     .slot = (slot_), .cols = (cols_), __VA_ARGS__}
+#define IG_ROW_BIAS(gguf_, hf_, slot_, cols_, ...)                                                           \
+    {.name = "blk.%d." gguf_ ".bias", .hf = "model.layers.%d." hf_ ".bias", .vector = true, .bias = true,    \
+     .slot = (slot_), .cols = (cols_), __VA_ARGS__}
+/* What every family has. */
+#define IG_ROWS_V_O                                                                                          \
+    IG_ROW_MATRIX("attn_v", "self_attn.v_proj", IG_W_V, IG_DIM_KV, IG_DIM_WIDTH),                            \
+        IG_ROW_MATRIX("attn_output", "self_attn.o_proj", IG_W_O, IG_DIM_WIDTH, IG_DIM_Q)
+#define IG_ROWS_MLP                                                                                          \
+    IG_ROW_MATRIX("ffn_gate", "mlp.gate_proj", IG_W_GATE, IG_DIM_FFN, IG_DIM_WIDTH),                         \
+        IG_ROW_MATRIX("ffn_up", "mlp.up_proj", IG_W_UP, IG_DIM_FFN, IG_DIM_WIDTH),                           \
+        IG_ROW_MATRIX("ffn_down", "mlp.down_proj", IG_W_DOWN, IG_DIM_WIDTH, IG_DIM_FFN)
+#define IG_ROWS_TOP(...)                                                                                     \
+    {.name = "token_embd.weight", .hf = "model.embed_tokens.weight", .slot = IG_TOP_EMBED,                   \
+     .rows = IG_DIM_VOCAB, .cols = IG_DIM_WIDTH},                                                            \
+        {.name = "output_norm.weight", .hf = "model.norm.weight", .vector = true, .slot = IG_TOP_NORM,       \
+         .cols = IG_DIM_WIDTH, __VA_ARGS__},                                                                 \
+        {.name = "output.weight", .hf = "lm_head.weight", .slot = IG_TOP_HEAD, .rows = IG_DIM_VOCAB,         \
+         .cols = IG_DIM_WIDTH, .when = IG_WHEN_UNTIED},                                                      \
+        {.name = "rope_freqs.weight", .vector = true, .slot = IG_TOP_ROPE_FREQS,                             \
+         .cols = IG_DIM_HALF_HEAD, .when = IG_WHEN_THERE},                                                   \
+        {.name = "rope_factors_long.weight", .vector = true, .slot = IG_TOP_ROPE_LONG,                       \
+         .cols = IG_DIM_HALF_HEAD, .when = IG_WHEN_LONGROPE},                                                \
+        {.name = "rope_factors_short.weight", .vector = true, .slot = IG_TOP_ROPE_SHORT,                     \
+         .cols = IG_DIM_HALF_HEAD, .when = IG_WHEN_LONGROPE}
+#define IG_ROWS_END {.name = NULL}
 
 /* A value of model_type. The settings of a wrapper are in text_config, its tensors have a prefix. */
 typedef struct ig_hf_type {
@@ -68,6 +114,7 @@ struct ig_model {
     ig_layer *layers;
     ig_layer top;     /* IG_TOP_... */
     double *inv_freq[IG_ROPES]; /* [head_dim / 2]; NULL: no layer uses it */
+    double rope_scale[IG_ROPES];
     ig_kv_shape kv;
     ig_kern_table kern;
     ig_tier tier_max;
@@ -118,30 +165,62 @@ ig_status ig_source_read(const ig_source *s, const ig_source_tensor *t, int row,
 /* What nobody used and the family does not drop: an error that names it. */
 ig_status ig_source_check_used(const ig_source *s, const ig_family *f, bool tied_head, ig_err *err);
 
-/* ---- open.c, config_hf.c: the settings --------------------------------------------------------- */
+/* ---- rope.c, config_gguf.c, config_hf.c: the settings ------------------------------------------------- */
+
+/* inv_freq[head_dim / 2], radians a position. divisor: the file's own of each pair, or NULL. */
+ig_status ig_rope_inv_freq(double *inv_freq, const ig_rope_settings *s, int head_dim, const float *divisor,
+                           ig_err *err);
+ig_status ig_rope_check(const ig_rope_settings *s, int head_dim, const char *what, ig_err *err);
+double ig_rope_yarn_scale(double factor, double mscale); /* 1 + 0.1 mscale ln(factor) */
 
 /* What a family's config found, against what we can run: sizes that divide, heads, rope and window. `what`
  * names the source in messages. */
 ig_status ig_config_check(const ig_model_config *c, const char *what, ig_err *err);
+float ig_config_bf16(float x); /* rounded to bf16: scales that checkpoints were trained with */
 
-/* Metadata "<arch>.<key>" as a number in [low, high]; absent: `or_else` when it is not negative. */
-ig_status ig_config_int(int *out, const ig_gguf *g, const char *arch, const char *key, int low, int high,
-                        int or_else, ig_err *err);
+/* A whole number of a config, in [low, high]. Absent it is or_else, or an error with its name. */
+enum { IG_REQUIRED = -1 };
+typedef struct ig_int_row {
+    int *to;
+    const char *key;
+    int low, high, or_else;
+} ig_int_row;
+/* Rows end with a NULL `to`. */
+ig_status ig_gguf_ints(const ig_gguf *g, const char *arch, const ig_int_row *rows, ig_err *err);
+/* Stays as it is when absent. */
+ig_status ig_gguf_real(double *out, const ig_gguf *g, const char *arch, const char *key, ig_err *err);
+/* Sizes, epsilon and caps, all under "<arch>."; head_dim and the caps stay as they are when absent, a head_dim of
+ * 0 becomes width / heads. Refuses experts and partial rope. */
+ig_status ig_gguf_read_sizes(ig_model_config *c, const ig_gguf *g, const char *arch, ig_err *err);
+/* The rope of the layers that see all; an absent base stays. After the sizes. */
+ig_status ig_gguf_read_rope(ig_model_config *c, const ig_gguf *g, const char *arch, ig_err *err);
+/* window (absent: or_else) and windowed: from the file's pattern, else every `every`-th layer sees all, 0: none. */
+ig_status ig_gguf_read_window(ig_model_config *c, const ig_gguf *g, const char *arch, int or_else, int every,
+                              ig_err *err);
 
 /* config.json: text is where the text model's settings are, root itself unless it is a wrapper. */
 struct ig_hf {
     const char *path; /* of the folder */
+    const char *type; /* model_type */
     yyjson_val *root, *text;
     bool wrapper;
 };
 
 /* A key of `text`, or of `root` for the few that wrappers keep there; NULL: absent or null. */
 yyjson_val *ig_hf_get(const ig_hf *h, const char *key);
-/* A whole number in [low, high]; absent: `or_else` when it is not negative. */
-ig_status ig_hf_int(int *out, const ig_hf *h, const char *key, int low, int high, int or_else, ig_err *err);
+ig_status ig_hf_ints(const ig_hf *h, const ig_int_row *rows, ig_err *err);
+/* Sizes and epsilon as most families name them: all required but the number of kv heads (absent: as many as
+ * heads), head_dim (0: width / heads; IG_REQUIRED) and the context (n_ctx). */
+ig_status ig_hf_read_sizes(ig_model_config *c, const ig_hf *h, int head_dim, int n_ctx, ig_err *err);
+/* Qwen's: sliding_window counts with use_sliding_window only, in layers from max_window_layers on. */
+ig_status ig_hf_read_qwen_window(ig_model_config *c, const ig_hf *h, ig_err *err);
 /* A number in [low, high]; absent: `or_else` when it is not below low. */
 ig_status ig_hf_real(double *out, const ig_hf *h, const char *key, double low, double high, double or_else,
                      ig_err *err);
+/* Absent: `or_else`. */
+ig_status ig_hf_bool(bool *out, const ig_hf *h, const char *key, bool or_else, ig_err *err);
+/* A cap on logits: absent `or_else`, null or 0 none. */
+ig_status ig_hf_cap(float *out, const ig_hf *h, const char *key, double or_else, ig_err *err);
 
 /* A setting that changes the numbers: absent, null, false and `number` are fine, and `text` when it is not
  * NULL; anything else is refused. */
@@ -152,15 +231,20 @@ typedef struct ig_hf_only {
 ig_status ig_hf_refuse(const ig_hf *h, const ig_hf_only *rows, ig_err *err); /* ended by a NULL key */
 
 /* The rope of a kind of layers ("full_attention") in any spelling: rope_parameters, flat or by kind of layer,
- * or theta_key and, when `scaled`, rope_scaling. An absent base stays as it is. */
+ * or theta_key and, when `scaled`, rope_scaling. An absent base stays as it is, which 0 makes an error. */
 typedef struct ig_hf_rope {
     const char *layers, *theta_key;
     bool scaled;
 } ig_hf_rope;
-ig_status ig_hf_read_rope(double *base, double *factor, const ig_hf *h, const ig_hf_rope *kind,
-                          ig_err *err);
-/* windowed[i] from layer_types, else from `pattern`: every pattern-th layer sees all; 0: every one. */
-ig_status ig_hf_read_layers(ig_model_config *c, const ig_hf *h, int pattern, ig_err *err);
+ig_status ig_hf_read_rope(ig_rope_settings *out, const ig_hf *h, const ig_hf_rope *kind, ig_err *err);
+/* windowed[i] from layer_types; without it it stays. No windowed layer, no window. */
+ig_status ig_hf_read_layers(ig_model_config *c, const ig_hf *h, ig_err *err);
+
+/* ---- layers.c ------------------------------------------------------------------------------------------ */
+
+typedef ig_tensor *ig_layer_fn(ig_run *r, const ig_model_config *c, const ig_layer *l, const ig_rope *rope,
+                               const ig_rows *rows, ig_tensor *h, ig_carry *carry);
+ig_layer_fn ig_layer_pre_norm, ig_layer_two_norms;
 
 /* ---- bind.c, forward.c -------------------------------------------------------------------------------- */
 

@@ -23,18 +23,37 @@ typedef struct ig_family ig_family;
 
 enum { IG_LAYERS_MAX = 1024 };
 
+/* How rope is stretched over longer texts than those of the first training; rope.c has the formulas. */
+typedef enum ig_rope_type {
+    IG_ROPE_PLAIN, IG_ROPE_LINEAR, IG_ROPE_LLAMA3, IG_ROPE_YARN, IG_ROPE_LONGROPE
+} ig_rope_type;
+typedef struct ig_rope_settings {
+    ig_rope_type type;
+    double base, factor;
+    double original;             /* positions before the stretching; llama3, yarn, longrope */
+    double low, high;            /* llama3 */
+    double beta_fast, beta_slow; /* yarn */
+    double scale;                /* of cosines and sines: yarn, longrope; else 1 */
+    int n_divisors;              /* longrope of a config.json: those that apply */
+    double divisor[IG_HEAD_DIM_MAX / 2];
+} ig_rope_settings;
+const char *ig_rope_type_name(ig_rope_type t);
+
+/* Windowed layers may have a rope of their own. */
+enum { IG_ROPE_FULL, IG_ROPE_WINDOW, IG_ROPES };
+
 typedef struct ig_model_config {
     int n_layers, n_heads, n_kv_heads, head_dim, width, ffn_width, n_vocab;
     int n_ctx_train; /* tokens the model was made for */
     float norm_eps;
     float embed_scale, attention_scale;     /* of embedding rows; of queries */
     float attention_softcap, final_softcap; /* of scores, of logits; 0: none */
-    double rope_base, rope_factor;      /* angle = pos / factor * base^(-i / (D/2)) */
+    ig_rope_settings rope[IG_ROPES];
+    bool own_window_rope;            /* else rope[IG_ROPE_WINDOW] means nothing */
     bool tied_head;
-    /* Layers that see a window of positions only, with a rope of their own. */
-    int window;                /* positions, the row's own included; 0: no such layer */
-    double window_rope_base;
-    uint8_t windowed[IG_LAYERS_MAX]; /* 1: layer i is one */
+    bool attention_bias, mlp_bias;   /* of a snapshot: the settings; in GGUF files the tensors say it */
+    int window;                      /* positions, the row's own included; 0: no layer has one */
+    uint8_t windowed[IG_LAYERS_MAX]; /* 1: layer i sees a window only */
 } ig_model_config;
 
 typedef struct ig_model ig_model;
@@ -100,7 +119,6 @@ void ig_carry_save(ig_run *r, ig_carry *carry, ig_carry *edge, bool needs_g, flo
 void ig_carry_seed(const ig_carry *out, const ig_carry *next);
 
 /* Cosines and sines of a batch, for all layers. */
-enum { IG_ROPE_FULL, IG_ROPE_WINDOW, IG_ROPES };
 typedef struct ig_model_ropes {
     const ig_rope *v[IG_ROPES]; /* NULL: no layer uses it */
 } ig_model_ropes;

@@ -52,36 +52,18 @@ static ig_status unknown_type(const char *path, const char *model_type, ig_err *
                    model_type, known);
 }
 
-ig_status ig_config_int(int *out, const ig_gguf *g, const char *arch, const char *key, int low, int high,
-                        int or_else, ig_err *err) {
-    char full[128];
-    snprintf(full, sizeof full, "%s.%s", arch, key);
-    uint64_t v = 0;
-    ig_status st = ig_gguf_get_u64(g, full, &v, err);
-    if (st == IG_ENOTFOUND && or_else >= 0) {
-        v = (uint64_t)or_else;
-    } else if (st == IG_ENOTFOUND) {
-        return ig_fail(err, IG_EFORMAT, "%s: metadata %s is missing", ig_gguf_path(g), full);
-    } else if (st != IG_OK) {
-        return st;
-    }
-    if (v < (uint64_t)low || v > (uint64_t)high)
-        return ig_fail(err, IG_EFORMAT, "%s: %s = %llu is outside %d..%d", ig_gguf_path(g), full,
-                       (unsigned long long)v, low, high);
-    *out = (int)v;
-    return IG_OK;
+float ig_config_bf16(float x) {
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    u = (u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u;
+    memcpy(&x, &u, 4);
+    return x;
 }
 
 ig_status ig_config_check(const ig_model_config *c, const char *what, ig_err *err) {
     if (!(c->norm_eps > 0.0f && c->norm_eps < 1.0f))
         return ig_fail(err, IG_EFORMAT, "%s: the norms' epsilon %g is not in (0, 1)", what,
                        (double)c->norm_eps);
-    const double base[] = {c->rope_base, c->window ? c->window_rope_base : c->rope_base};
-    for (int i = 0; i < 2; i++)
-        if (!(base[i] > 1.0 && base[i] < 1e12))
-            return ig_fail(err, IG_EFORMAT, "%s: the rope base %g is not in (1, 1e12)", what, base[i]);
-    if (!(c->rope_factor >= 1.0 && c->rope_factor < 1e6))
-        return ig_fail(err, IG_EFORMAT, "%s: the rope factor %g is not in [1, 1e6)", what, c->rope_factor);
     if (c->n_heads % c->n_kv_heads != 0 || c->n_heads / c->n_kv_heads > IG_ATTENTION_QUERIES_MAX)
         return ig_fail(err, IG_EFORMAT, "%s: %d heads over %d kv heads: must divide, at most %d to one", what,
                        c->n_heads, c->n_kv_heads, IG_ATTENTION_QUERIES_MAX);
@@ -91,6 +73,15 @@ ig_status ig_config_check(const ig_model_config *c, const char *what, ig_err *er
     if (!(c->attention_scale > 0.0f && c->attention_scale < 1e4f && c->embed_scale > 0.0f))
         return ig_fail(err, IG_EFORMAT, "%s: the attention scale %g is not in (0, 1e4)", what,
                        (double)c->attention_scale);
+    const float caps[] = {c->attention_softcap, c->final_softcap};
+    for (int i = 0; i < 2; i++)
+        if (!(caps[i] >= 0.0f && caps[i] <= 1e6f))
+            return ig_fail(err, IG_EFORMAT, "%s: the cap %g on logits is not in [0, 1e6]", what,
+                           (double)caps[i]);
+    for (int i = 0; i < (c->own_window_rope ? IG_ROPES : 1); i++) {
+        ig_status st = ig_rope_check(&c->rope[i], c->head_dim, what, err);
+        if (st) return st;
+    }
     return IG_OK;
 }
 
@@ -170,6 +161,7 @@ static ig_status read_hf(const ig_family **family, ig_model_config *c, ig_source
     if (inner && family_of_hf(inner, &is_wrapper) != f)
         return unknown_type(h.path, yyjson_is_str(inner) ? yyjson_get_str(inner) : "?", err);
     h.text = text ? text : h.root;
+    h.type = yyjson_get_str(type);
     ig_status st = f->hf_config(c, &h, err);
     if (!st) st = ig_source_open(s, (ig_checkpoint){.snapshot = snapshot}, &h, err);
     if (!st) st = read_tied(c, f, &h, s, err);
@@ -235,14 +227,18 @@ ig_status ig_model_inspect(ig_model_info *out, ig_checkpoint from, ig_err *err) 
     return st;
 }
 
-static ig_status make_rope(ig_model *m, int rope, double base, double factor, ig_err *err) {
-    const int half = m->config.head_dim / 2;
+/* A GGUF file's own divisors: Llama 3's, or those of longrope that config_gguf.c's choice wants. */
+static ig_status make_rope(ig_model *m, int rope, ig_err *err) {
+    const ig_model_config *c = &m->config;
+    const ig_rope_settings *s = &c->rope[rope];
+    const float *divisor = rope == IG_ROPE_FULL ? m->top.v[IG_TOP_ROPE_FREQS] : NULL;
+    if (rope == IG_ROPE_FULL && s->type == IG_ROPE_LONGROPE && !s->n_divisors)
+        divisor = m->top.v[c->n_ctx_train > s->original ? IG_TOP_ROPE_LONG : IG_TOP_ROPE_SHORT];
     if (m->inv_freq[rope]) return IG_OK;
-    double *f = m->inv_freq[rope] = calloc((size_t)half, sizeof *f);
-    if (!f) return ig_fail(err, IG_ELIMIT, "no memory for %d frequencies", half);
-    for (int i = 0; i < half; i++) /* base^(-i / half) / factor */
-        f[i] = ig_math_exp(-(double)i * ig_math_log(base) / (double)half) / factor;
-    return IG_OK;
+    m->inv_freq[rope] = calloc((size_t)c->head_dim / 2, sizeof *m->inv_freq[rope]);
+    if (!m->inv_freq[rope]) return ig_fail(err, IG_ELIMIT, "no memory for %d frequencies", c->head_dim / 2);
+    m->rope_scale[rope] = s->scale;
+    return ig_rope_inv_freq(m->inv_freq[rope], s, c->head_dim, divisor, err);
 }
 
 /* What each layer's attention is, and where its keys and values lie: windowed layers are a group. */
@@ -258,7 +254,7 @@ static ig_status lay_out_layers(ig_model *m, ig_err *err) {
             *group = m->kv.n_groups++;
             m->kv.group[*group] = (ig_kv_group){0, c->n_kv_heads, c->head_dim, windowed ? c->window : 0};
         }
-        l->rope = windowed ? IG_ROPE_WINDOW : IG_ROPE_FULL;
+        l->rope = windowed && c->own_window_rope ? IG_ROPE_WINDOW : IG_ROPE_FULL;
         l->attention = (ig_attention){.n_heads = c->n_heads,
                                       .n_kv_heads = c->n_kv_heads,
                                       .head_dim = c->head_dim,
@@ -269,8 +265,7 @@ static ig_status lay_out_layers(ig_model *m, ig_err *err) {
                                       .k_norm = l->v[IG_V_K_NORM],
                                       .norm_eps = c->norm_eps,
                                       .kv = {*group, m->kv.group[*group].n_layers++}};
-        st = windowed ? make_rope(m, IG_ROPE_WINDOW, c->window_rope_base, 1.0, err)
-                      : make_rope(m, IG_ROPE_FULL, c->rope_base, c->rope_factor, err);
+        st = make_rope(m, l->rope, err);
     }
     return st;
 }
@@ -308,6 +303,7 @@ out:
 }
 
 static void free_vectors(ig_layer *l) {
+    for (int i = 0; i < IG_LAYER_WEIGHTS_MAX; i++) free((void *)(uintptr_t)l->bias[i]);
     for (int i = 0; i < IG_LAYER_VECTORS_MAX; i++) free((void *)(uintptr_t)l->v[i]);
 }
 

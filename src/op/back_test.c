@@ -215,7 +215,7 @@ static void check_qkv(qkv_case c, const ig_fmt *f, int n_threads, float *dx_out)
                             .k_norm = norm[1],
                             .norm_eps = 1e-6f};
     ig_tensor *tx = op_leaf(&g.run, x, T, K, true);
-    const ig_rope *rope = op_rope(&g.run, &rr.rows, inv_freq, c.dim / 2);
+    const ig_rope *rope = op_rope(&g.run, &rr.rows, inv_freq, c.dim / 2, 1);
     ig_qkv y = op_qkv(&g.run, &a, &w[0].w, &w[1].w, &w[2].w, tx, rope, &rr.rows);
     ig_tensor *const out[3] = {y.q, y.k, y.v};
     double *x64 = widened(x, (size_t)(T * K)), *dx64 = rig_doubles((size_t)(T * K)), far = 0;

@@ -141,8 +141,8 @@ typedef struct ig_rope {
     const float *cos, *sin;
     int half;
 } ig_rope;
-/* inv_freq[half] in double; angle = (double)pos * inv_freq[i]. */
-const ig_rope *op_rope(ig_run *r, const ig_rows *rows, const double *inv_freq, int half);
+/* inv_freq[half] in double; angle = (double)pos * inv_freq[i]. Cosines and sines times scale, in double. */
+const ig_rope *op_rope(ig_run *r, const ig_rows *rows, const double *inv_freq, int half, double scale);
 
 /* h[t] = row token[t] of the table, times scale. f32. */
 ig_tensor *op_embed(ig_run *r, const ig_weight *table, const ig_rows *rows, float scale);

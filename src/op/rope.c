@@ -5,6 +5,7 @@
 typedef struct rope_job {
     const ig_rows *rows;
     const double *inv_freq;
+    double scale;
     float *cos, *sin;
     int half;
 } rope_job;
@@ -17,11 +18,11 @@ static void rope_part(void *arg, int lo, int hi, int thread) {
             double s, c;
             ig_math_sincos((double)j->rows->pos[t] * j->inv_freq[i], &s, &c);
             size_t at = (size_t)t * (size_t)j->half + (size_t)i;
-            j->cos[at] = (float)c, j->sin[at] = (float)s;
+            j->cos[at] = (float)(c * j->scale), j->sin[at] = (float)(s * j->scale);
         }
 }
 
-const ig_rope *op_rope(ig_run *r, const ig_rows *rows, const double *inv_freq, int half) {
+const ig_rope *op_rope(ig_run *r, const ig_rows *rows, const double *inv_freq, int half, double scale) {
     static const ig_rope planned;
     size_t bytes = (size_t)rows->n_rows * (size_t)half * sizeof(float);
     ig_rope *y = op_take(r, sizeof *y);
@@ -29,7 +30,7 @@ const ig_rope *op_rope(ig_run *r, const ig_rows *rows, const double *inv_freq, i
     op_trace(r, "rope", r->kern->op[IG_KERN_ROPE]);
     if (!s) return op_stopped(r) ? NULL : &planned;
     *y = (ig_rope){c, s, half};
-    rope_job job = {rows, inv_freq, c, s, half};
+    rope_job job = {rows, inv_freq, scale, c, s, half};
     ig_pool_run(r->pool, rope_part, &job, rows->n_rows, STREAM_ROWS);
     return y;
 }

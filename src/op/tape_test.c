@@ -35,7 +35,7 @@ static ig_tensor *layer(ig_run *r, const stack *s, bool needs_g, ig_tensor **lea
     static const double inv_freq[DIM / 2] = {1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005};
     static const ig_attention a = {
         .n_heads = HEADS, .n_kv_heads = KV_HEADS, .head_dim = DIM, .window = 40, .scale = 0.25f};
-    const ig_rope *rope = op_rope(r, &s->rr.rows, inv_freq, DIM / 2);
+    const ig_rope *rope = op_rope(r, &s->rr.rows, inv_freq, DIM / 2, 1);
     float *copy = op_take(r, T * K * sizeof *copy); /* without a tape h is overwritten */
     if (copy) memcpy(copy, s->h, T * K * sizeof *copy);
     ig_tensor *h = *leaf = op_leaf(r, copy, T, K, needs_g);
@@ -157,7 +157,7 @@ TEST(an_output_that_nobody_used_counts_as_zero) {
         const ig_attention a = {.n_heads = HEADS, .n_kv_heads = KV_HEADS, .head_dim = DIM, .scale = 0.25f};
         ig_tensor *x = op_leaf(&r.run, s.h, T, K, true);
         ig_qkv y = op_qkv(&r.run, &a, &s.w[0].w, &s.w[1].w, &s.w[2].w, x,
-                          op_rope(&r.run, &s.rr.rows, inv_freq, DIM / 2), &s.rr.rows);
+                          op_rope(&r.run, &s.rr.rows, inv_freq, DIM / 2, 1), &s.rr.rows);
         float *dq = rig_floats(T * HEADS * DIM, 1, 40), *zero[2] = {NULL, NULL};
         op_grad_home(y.q, dq, true);
         for (int i = 0; i < 2 && given; i++) {

@@ -44,7 +44,12 @@ static void check_config(const ig_model_config *c) {
     ig_assert(c->n_layers >= 1 && c->n_layers <= IG_LAYERS_MAX && c->width >= 8 && c->ffn_width >= 8);
     ig_assert(c->n_kv_heads >= 1 && c->n_heads % c->n_kv_heads == 0 && c->head_dim >= 1);
     ig_assert(c->n_vocab >= 1 && c->n_ctx_train >= 1 && c->norm_eps > 0 && c->attention_scale > 0);
-    ig_assert(c->rope_base > 1 && c->rope_base < 1e13 && c->rope_factor >= 1 && c->rope_factor < 1e7);
+    for (int i = 0; i < (c->own_window_rope ? IG_ROPES : 1); i++) {
+        const ig_rope_settings *r = &c->rope[i];
+        ig_assert(r->base > 1 && r->base < 1e13 && r->factor >= 1 && r->factor < 1e7 && r->scale > 0);
+        ig_assert(r->n_divisors == 0 || r->n_divisors == c->head_dim / 2);
+    }
+    ig_assert(c->attention_softcap >= 0 && c->final_softcap >= 0);
     for (int i = 0; i < c->n_layers; i++) ig_assert(c->windowed[i] == 0 || c->window > 0);
 }
 

@@ -1,0 +1,69 @@
+/* family_qwen2: Qwen2 and Qwen2.5. Llama with biases on q, k and v, always, and none elsewhere. Rows of q and k are
+ * in their natural order in GGUF files, too. Every config.json has a sliding_window, which means nothing unless
+ * use_sliding_window is true; then the layers from max_window_layers on have it. */
+#include "model/inside.h"
+
+#include <math.h>
+
+static const char *const names[] = {"qwen2", NULL};
+
+static const ig_weight_spec layer_rows[] = {
+    IG_ROW_NORM("attn_norm", "input_layernorm", IG_V_ATTN_NORM, IG_DIM_WIDTH, ),
+    IG_ROW_MATRIX("attn_q", "self_attn.q_proj", IG_W_Q, IG_DIM_Q, IG_DIM_WIDTH, .order = IG_ROWS_ROPE),
+    IG_ROW_MATRIX("attn_k", "self_attn.k_proj", IG_W_K, IG_DIM_KV, IG_DIM_WIDTH, .order = IG_ROWS_ROPE),
+    IG_ROWS_V_O,
+    IG_ROW_BIAS("attn_q", "self_attn.q_proj", IG_W_Q, IG_DIM_Q, ),
+    IG_ROW_BIAS("attn_k", "self_attn.k_proj", IG_W_K, IG_DIM_KV, ),
+    IG_ROW_BIAS("attn_v", "self_attn.v_proj", IG_W_V, IG_DIM_KV, ),
+    IG_ROW_NORM("ffn_norm", "post_attention_layernorm", IG_V_FFN_NORM, IG_DIM_WIDTH, ),
+    IG_ROWS_MLP,
+    IG_ROWS_END,
+};
+static const ig_weight_spec top_rows[] = {IG_ROWS_TOP(), IG_ROWS_END};
+
+static ig_status config(ig_model_config *out, const ig_gguf *g, ig_err *err) {
+    ig_model_config c = {.embed_scale = 1.0f, .rope[IG_ROPE_FULL].base = 10000.0};
+    ig_status st = ig_gguf_read_sizes(&c, g, "qwen2", err);
+    if (!st) st = ig_gguf_read_rope(&c, g, "qwen2", err);
+    if (!st) st = ig_gguf_read_window(&c, g, "qwen2", 0, 0, err);
+    if (st) return st;
+    c.attention_scale = 1.0f / sqrtf((float)c.head_dim);
+    if ((st = ig_config_check(&c, ig_gguf_path(g), err))) return st;
+    *out = c;
+    return IG_OK;
+}
+
+/* ---- the same from config.json ------------------------------------------------------------------------- */
+
+static const ig_hf_type hf_types[] = {{.name = "qwen2"}, {.name = NULL}};
+static const char *const hf_drop[] = {"*.self_attn.rotary_emb.inv_freq", NULL};
+static const ig_hf_only hf_only[] = {{.key = "hidden_act", .text = "silu"},
+                                     {.key = "rope_traditional"},
+                                     {.key = "mlp_bias"},
+                                     {.key = NULL}};
+
+static ig_status hf_config(ig_model_config *out, const ig_hf *h, ig_err *err) {
+    ig_model_config c = {.embed_scale = 1.0f, .rope[IG_ROPE_FULL].base = 1e6};
+    const ig_hf_rope rope_key = {"full_attention", "rope_theta", true};
+    ig_status st = ig_hf_refuse(h, hf_only, err);
+    if (!st) st = ig_hf_read_sizes(&c, h, 0, 32768, err);
+    if (!st) st = ig_hf_read_qwen_window(&c, h, err);
+    if (!st) st = ig_hf_read_rope(&c.rope[IG_ROPE_FULL], h, &rope_key, err);
+    if (!st) st = ig_hf_read_layers(&c, h, err);
+    if (st) return st;
+    c.attention_scale = 1.0f / sqrtf((float)c.head_dim);
+    if ((st = ig_config_check(&c, h->path, err))) return st;
+    *out = c;
+    return IG_OK;
+}
+
+extern const ig_family ig_family_qwen2;
+const ig_family ig_family_qwen2 = {.name = "qwen2",
+                                   .gguf = names,
+                                   .config = config,
+                                   .hf = hf_types,
+                                   .hf_config = hf_config,
+                                   .hf_drop = hf_drop,
+                                   .layer_rows = layer_rows,
+                                   .top_rows = top_rows,
+                                   .layer = ig_layer_pre_norm};
