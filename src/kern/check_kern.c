@@ -499,8 +499,16 @@ static void check_attention(const ig_kern *k) {
         float *q = malloc(n * 4), lse[48], lse_ref[48], lse_one;
         for (size_t i = 0; i < n; i++) q[i] = bell() * 0.7f;
         guarded y = guard(n * 4), z = guard(n * 4), s = guard(ig_attention_scratch_floats(n_q, n_d) * 4);
-        ig_attention_args a = {.out = (float *)(void *)y.p, .q = q, .pos = pos, .n_q = n_q, .head_dim = n_d,
-                               .window = window, .softcap = cap, .f32 = kv.f32, .block = kv.block, .lse = lse,
+        ig_attention_args a = {.out = (float *)(void *)y.p,
+                               .q = q,
+                               .pos = pos,
+                               .n_q = n_q,
+                               .head_dim = n_d,
+                               .window = window,
+                               .softcap = cap,
+                               .f32 = kv.f32,
+                               .block = kv.block,
+                               .lse = lse,
                                .scratch = (float *)(void *)s.p};
         k->fn.attention(&a);
         a.out = (float *)(void *)z.p, a.lse = lse_ref;

@@ -185,7 +185,8 @@ static ig_status pack_unit(packing *p, const load *l, int unit, uint8_t *rows, i
         for (int lane = 0; lane < IG_PANEL_ROWS; lane++) {
             int row = ig_weight_row(w, panel, lane);
             if (row < 0) continue; /* past the end: zero from the mapping */
-            w->fmt->pack(out, rows + (size_t)(file_row(l->interleaved, w->head_dim, row) - row0) * row_bytes, lane, w->n_cols);
+            w->fmt->pack(out, rows + (size_t)(file_row(l->interleaved, w->head_dim, row) - row0) * row_bytes,
+                         lane, w->n_cols);
         }
     }
     uint64_t done = atomic_fetch_add(&p->done_bytes, bytes) + bytes;

@@ -23,9 +23,9 @@ static ig_status get_u64(uint64_t *out, const ig_gguf *g, const char *key, ig_er
     const uint64_t v = ig_gguf_array_u64(&a, 0);
     for (uint64_t i = 1; i < a.n; i++)
         if (ig_gguf_array_u64(&a, i) != v)
-            return ig_fail(err, IG_EFORMAT, "%s: %s differs from layer to layer (%llu, %llu), which is not supported",
-                           ig_gguf_path(g), key, (unsigned long long)v,
-                           (unsigned long long)ig_gguf_array_u64(&a, i));
+            return ig_fail(
+                err, IG_EFORMAT, "%s: %s differs from layer to layer (%llu, %llu), which is not supported",
+                ig_gguf_path(g), key, (unsigned long long)v, (unsigned long long)ig_gguf_array_u64(&a, i));
     *out = v;
     return IG_OK;
 }
@@ -104,9 +104,10 @@ static ig_status read_yarn(ig_rope_settings *r, const ig_gguf *g, const char *ar
     if (!st) st = ig_gguf_real(&log_mul, g, arch, "rope.scaling.yarn_log_multiplier", err);
     if (st) return st;
     if (ext != 1 || log_mul != 0)
-        return ig_fail(err, IG_EFORMAT,
-                       "%s: yarn with an extrapolation of %g and a log multiplier of %g is not supported (1, 0)",
-                       ig_gguf_path(g), ext, log_mul);
+        return ig_fail(
+            err, IG_EFORMAT,
+            "%s: yarn with an extrapolation of %g and a log multiplier of %g is not supported (1, 0)",
+            ig_gguf_path(g), ext, log_mul);
     r->scale *= attn * ig_rope_yarn_scale(r->factor, 1.0);
     return IG_OK;
 }
@@ -152,7 +153,8 @@ ig_status ig_gguf_read_window(ig_model_config *c, const ig_gguf *g, const char *
                               ig_err *err) {
     const full_key key = key_of(arch, "attention.sliding_window_pattern");
     const ig_int_row window[] = {{&c->window, "attention.sliding_window", 0, 1 << 24, or_else}, {NULL}};
-    const ig_int_row pattern[] = {{&every, "attention.sliding_window_pattern", 0, IG_LAYERS_MAX, every}, {NULL}};
+    const ig_int_row pattern[] = {{&every, "attention.sliding_window_pattern", 0, IG_LAYERS_MAX, every},
+                                  {NULL}};
     ig_gguf_array a;
     ig_status st = ig_gguf_ints(g, arch, window, err);
     if (st) return st;

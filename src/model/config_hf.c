@@ -133,9 +133,8 @@ ig_status ig_hf_read_sizes(ig_model_config *c, const ig_hf *h, int head_dim, int
 ig_status ig_hf_read_qwen_window(ig_model_config *c, const ig_hf *h, ig_err *err) {
     int first = 0;
     bool used = false;
-    const ig_int_row rows[] = {{&c->window, "sliding_window", 0, 1 << 24, 0},
-                               {&first, "max_window_layers", 0, 1 << 24, 28},
-                               {NULL}};
+    const ig_int_row rows[] = {
+        {&c->window, "sliding_window", 0, 1 << 24, 0}, {&first, "max_window_layers", 0, 1 << 24, 28}, {NULL}};
     ig_status st = ig_hf_bool(&used, h, "use_sliding_window", false, err);
     if (!st) st = ig_hf_ints(h, rows, err);
     if (st) return st;
@@ -147,7 +146,8 @@ ig_status ig_hf_read_qwen_window(ig_model_config *c, const ig_hf *h, ig_err *err
 /* ---- rope ---------------------------------------------------------------------------------------------- */
 
 /* Outside of these no model was ever made: what is there is a slip, or meant to break us. */
-static const double base_low = 1.001, base_high = 1e12, factor_low = 1, factor_high = 1e6, tokens_high = 1 << 24;
+static const double base_low = 1.001, base_high = 1e12, factor_low = 1, factor_high = 1e6,
+                    tokens_high = 1 << 24;
 
 /* A number of a rope object: absent `or_else`, or when that is negative an error. */
 static ig_status number(double *out, const ig_hf *h, yyjson_val *o, const char *key, double low, double high,
@@ -178,7 +178,8 @@ static ig_status read_yarn(ig_rope_settings *r, const ig_hf *h, yyjson_val *o, i
     if (!st) st = number(&all_dim, h, o, "mscale_all_dim", 0, 100, 0, err);
     if (st) return st;
     if (yyjson_is_false(ig_json_get(o, "truncate")))
-        return ig_fail(err, IG_EFORMAT, "%.200s/config.json: rope truncate = false is not supported", h->path);
+        return ig_fail(err, IG_EFORMAT, "%.200s/config.json: rope truncate = false is not supported",
+                       h->path);
     const double scale = ig_rope_yarn_scale(r->factor, mscale) / ig_rope_yarn_scale(r->factor, all_dim);
     return number(&r->scale, h, o, "attention_factor", 1e-3, 99, scale, err);
 }
@@ -194,12 +195,12 @@ static ig_status read_longrope(ig_rope_settings *r, const ig_hf *h, yyjson_val *
     const bool longer = most > r->original;
     yyjson_val *list = ig_json_get(o, longer ? "long_factor" : "short_factor");
     if (!yyjson_is_arr(list) || yyjson_arr_size(list) == 0 || yyjson_arr_size(list) > IG_HEAD_DIM_MAX / 2)
-        return ig_fail(err, IG_EFORMAT, "%.200s/config.json: longrope without a %s of 1 to %d numbers", h->path,
-                       longer ? "long_factor" : "short_factor", IG_HEAD_DIM_MAX / 2);
+        return ig_fail(err, IG_EFORMAT, "%.200s/config.json: longrope without a %s of 1 to %d numbers",
+                       h->path, longer ? "long_factor" : "short_factor", IG_HEAD_DIM_MAX / 2);
     size_t i, n;
     yyjson_val *v;
-    yyjson_arr_foreach(list, i, n, v)
-        if ((st = real_of(&r->divisor[i], h, "a longrope factor", v, 1e-3, factor_high, err))) return st;
+    yyjson_arr_foreach(list, i, n, v) if ((st = real_of(&r->divisor[i], h, "a longrope factor", v, 1e-3,
+                                                        factor_high, err))) return st;
     r->n_divisors = (int)yyjson_arr_size(list);
     const double ratio = longer ? most / r->original : 1;
     const double scale = sqrt(1.0 + ig_math_log(ratio) / ig_math_log(r->original));
@@ -214,10 +215,10 @@ static ig_status read_scaling(ig_rope_settings *r, const ig_hf *h, yyjson_val *o
         const char *name;
         ig_rope_type type;
         ig_status (*rest)(ig_rope_settings *r, const ig_hf *h, yyjson_val *o, ig_err *err);
-    } types[] = {{"default", IG_ROPE_PLAIN, NULL},         {"none", IG_ROPE_PLAIN, NULL},
+    } types[] = {{"default", IG_ROPE_PLAIN, NULL},       {"none", IG_ROPE_PLAIN, NULL},
                  {"mrope", IG_ROPE_PLAIN, NULL}, /* of text all its sections are one position */
-                 {"linear", IG_ROPE_LINEAR, NULL},         {"llama3", IG_ROPE_LLAMA3, read_llama3},
-                 {"yarn", IG_ROPE_YARN, read_yarn},        {"longrope", IG_ROPE_LONGROPE, read_longrope},
+                 {"linear", IG_ROPE_LINEAR, NULL},       {"llama3", IG_ROPE_LLAMA3, read_llama3},
+                 {"yarn", IG_ROPE_YARN, read_yarn},      {"longrope", IG_ROPE_LONGROPE, read_longrope},
                  {"su", IG_ROPE_LONGROPE, read_longrope}};
     enum { N_TYPES = sizeof types / sizeof *types };
     yyjson_val *type = ig_json_get(o, "rope_type");
@@ -227,15 +228,18 @@ static ig_status read_scaling(ig_rope_settings *r, const ig_hf *h, yyjson_val *o
         return ig_fail(err, IG_EFORMAT, "%.200s/config.json: a rope factor without a rope type", h->path);
     if (!type) return IG_OK;
     if (yyjson_equals_str(type, "dynamic")) /* its base changes with the length: cached keys would be wrong */
-        return ig_fail(err, IG_EFORMAT,
-                       "%.200s/config.json: rope type \"dynamic\" is not supported: a token's key would depend "
-                       "on how long its text gets", h->path);
+        return ig_fail(
+            err, IG_EFORMAT,
+            "%.200s/config.json: rope type \"dynamic\" is not supported: a token's key would depend "
+            "on how long its text gets",
+            h->path);
     size_t i = 0;
     while (i < N_TYPES && !yyjson_equals_str(type, types[i].name)) i++;
     if (i == N_TYPES)
-        return ig_fail(err, IG_EFORMAT,
-                       "%.200s/config.json: rope type %s is not supported (default, linear, llama3, yarn, longrope)",
-                       h->path, show(type).s);
+        return ig_fail(
+            err, IG_EFORMAT,
+            "%.200s/config.json: rope type %s is not supported (default, linear, llama3, yarn, longrope)",
+            h->path, show(type).s);
     r->type = types[i].type;
     if (r->type == IG_ROPE_PLAIN) return IG_OK;
     ig_status st = number(&r->factor, h, o, "factor", factor_low, factor_high,
@@ -264,7 +268,8 @@ ig_status ig_hf_read_rope(ig_rope_settings *out, const ig_hf *h, const ig_hf_rop
                        show(scaling).s);
     double base = out->base, partial = 1;
     ig_rope_settings r = {0}, from_scaling = {0};
-    ig_status st = real_of(&base, h, kind->theta_key, ig_hf_get(h, kind->theta_key), base_low, base_high, err);
+    ig_status st =
+        real_of(&base, h, kind->theta_key, ig_hf_get(h, kind->theta_key), base_low, base_high, err);
     if (!st) st = real_of(&base, h, "rope_theta", ig_json_get(own, "rope_theta"), base_low, base_high, err);
     if (!st)
         st = real_of(&partial, h, "partial_rotary_factor of rope_parameters",
@@ -276,10 +281,12 @@ ig_status ig_hf_read_rope(ig_rope_settings *out, const ig_hf *h, const ig_hf_rop
         return ig_fail(err, IG_EFORMAT, "%.200s/config.json: %s is missing", h->path, kind->theta_key);
     /* both generations side by side: readers differ in which one they believe, so they must agree */
     if (own && scaling && !same_rope(&r, &from_scaling))
-        return ig_fail(err, IG_EFORMAT,
-                       "%.200s/config.json: rope_scaling is %s with a factor of %g and rope_parameters %s with %g, "
-                       "or they differ in other numbers", h->path, ig_rope_type_name(from_scaling.type),
-                       from_scaling.factor, ig_rope_type_name(r.type), r.factor);
+        return ig_fail(
+            err, IG_EFORMAT,
+            "%.200s/config.json: rope_scaling is %s with a factor of %g and rope_parameters %s with %g, "
+            "or they differ in other numbers",
+            h->path, ig_rope_type_name(from_scaling.type), from_scaling.factor, ig_rope_type_name(r.type),
+            r.factor);
     *out = own ? r : from_scaling;
     out->base = base;
     return IG_OK;

@@ -5,7 +5,8 @@
 ig_model_ropes ig_model_ropes_of(const ig_model *m, ig_run *r, const ig_rows *rows) {
     ig_model_ropes ropes = {{NULL}};
     for (int i = 0; i < IG_ROPES; i++)
-        if (m->inv_freq[i]) ropes.v[i] = op_rope(r, rows, m->inv_freq[i], m->config.head_dim / 2, m->rope_scale[i]);
+        if (m->inv_freq[i])
+            ropes.v[i] = op_rope(r, rows, m->inv_freq[i], m->config.head_dim / 2, m->rope_scale[i]);
     return ropes;
 }
 

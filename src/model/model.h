@@ -25,7 +25,11 @@ enum { IG_LAYERS_MAX = 1024 };
 
 /* How rope is stretched over longer texts than those of the first training; rope.c has the formulas. */
 typedef enum ig_rope_type {
-    IG_ROPE_PLAIN, IG_ROPE_LINEAR, IG_ROPE_LLAMA3, IG_ROPE_YARN, IG_ROPE_LONGROPE
+    IG_ROPE_PLAIN,
+    IG_ROPE_LINEAR,
+    IG_ROPE_LLAMA3,
+    IG_ROPE_YARN,
+    IG_ROPE_LONGROPE
 } ig_rope_type;
 typedef struct ig_rope_settings {
     ig_rope_type type;
@@ -49,7 +53,7 @@ typedef struct ig_model_config {
     float embed_scale, attention_scale;     /* of embedding rows; of queries */
     float attention_softcap, final_softcap; /* of scores, of logits; 0: none */
     ig_rope_settings rope[IG_ROPES];
-    bool own_window_rope;            /* else rope[IG_ROPE_WINDOW] means nothing */
+    bool own_window_rope; /* else rope[IG_ROPE_WINDOW] means nothing */
     bool tied_head;
     bool attention_bias, mlp_bias;   /* of a snapshot: the settings; in GGUF files the tensors say it */
     int window;                      /* positions, the row's own included; 0: no layer has one */

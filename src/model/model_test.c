@@ -151,7 +151,8 @@ TEST(what_cannot_run_is_refused_by_name) {
     refused(small, (twist){.key = "llama.attention.head_count_kv", .value = 4}, "6 heads over 4 kv heads");
     refused(small, (twist){.key = "llama.block_count", .value = 0x80000000u}, "block_count");
     refused(small, (twist){.key = "llama.block_count", .value = 1}, "9 tensors are not part");
-    refused(small, (twist){.key = "llama.attention.key_length", .value = 24}, "values of 32 dimensions of a head of 24");
+    refused(small, (twist){.key = "llama.attention.key_length", .value = 24},
+            "values of 32 dimensions of a head of 24");
     refused(small, (twist){.key = "llama.embedding_length", .value = 0}, "embedding_length = 0");
     refused(small, (twist){.key = "llama.context_length", .value = 0}, "context_length = 0");
 }

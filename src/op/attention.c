@@ -262,7 +262,8 @@ static void attention_part(void *arg, int lo, int hi, int thread) {
         ig_assert(n_blocks <= j->n_blocks_max);
         for (int b = from / IG_KV_BLOCK_TOKENS; b < n_blocks; b++) block[b] = block_at(j, tile.row, b, head);
         ig_attention_args a = {.out = out, .q = q, .pos = pos, .n_q = n_q, .head_dim = n_d,
-                               .window = j->a->window, .softcap = j->a->softcap, .f32 = j->blocks != NULL, .block = block,
+                               .window = j->a->window, .softcap = j->a->softcap, .f32 = j->blocks != NULL,
+                               .block = block,
                                .lse = j->lse ? lse : NULL, .scratch = work};
         j->r->kern->op[IG_KERN_ATTENTION]->fn.attention(&a);
         for (int i = 0; i < n_q && j->lse; i++)

@@ -1,9 +1,10 @@
 /* attention_back: gradients of q, k and v without the matrix of probabilities.
  * With delta = sum of dO * O of a query and head, and P = exp(q k - lse) on what it sees:
  *     dP = dO V^T,  dS = P * (dP - delta),  dQ += dS K,  dK += dS^T Q,  dV += P^T dO
- * A cap on scores multiplies dS by its slope 1 - tanh^2. Owners compute: dQ by tiles of queries, keys ascending; dK and dV by blocks of 64 keys, query heads of the
- * group ascending and queries ascending in each. P is computed twice and no sum is shared, so the bits do not
- * depend on threads. Only blocks inside the window are touched. q holds the scale, so none is here. */
+ * A cap on scores multiplies dS by its slope 1 - tanh^2. Owners compute: dQ by tiles of queries, keys
+ * ascending; dK and dV by blocks of 64 keys, query heads of the group ascending and queries ascending in each. P
+ * is computed twice and no sum is shared, so the bits do not depend on threads. Only blocks inside the window are
+ * touched. q holds the scale, so none is here. */
 #include "op/inside.h"
 
 enum { TILE_QUERIES = 32, B = IG_KV_BLOCK_TOKENS };

@@ -102,9 +102,12 @@ static void run_attention(attention_rig *a, const shape *s, int n_threads, uint3
     a->q = op_leaf(r, a->f[0], T, s->heads * s->dim, true);
     a->k = op_leaf(r, a->f[1], T, s->kv_heads * s->dim, true);
     a->v = op_leaf(r, a->f[2], T, s->kv_heads * s->dim, true);
-    const ig_attention at = {
-        .n_heads = s->heads, .n_kv_heads = s->kv_heads, .head_dim = s->dim, .window = s->window, .scale = 1,
-        .softcap = (float)s->cap};
+    const ig_attention at = {.n_heads = s->heads,
+                             .n_kv_heads = s->kv_heads,
+                             .head_dim = s->dim,
+                             .window = s->window,
+                             .scale = 1,
+                             .softcap = (float)s->cap};
     a->y = op_attention(r, &at, (ig_qkv){a->q, a->k, a->v}, &a->rr.rows, IG_ACT_F32);
     op_grad_home(a->y, a->f[3], true);
     op_backward(r);

@@ -249,12 +249,9 @@ static void check_qkv(qkv_case c, const ig_fmt *f, int n_threads, float *dx_out)
 }
 
 TEST(q_k_and_v_go_back_through_scale_rope_and_norms_of_heads) {
-    static const qkv_case cases[] = {{2, 1, 16, .biases = true},
-                                     {4, 2, 32, .norms = true},
-                                     {3, 3, 48, .biases = true},
-                                     {2, 1, 64, .norms = true, .biases = true},
-                                     {2, 2, 128, .norms = false},
-                                     {2, 1, 256, .norms = true},
+    static const qkv_case cases[] = {{2, 1, 16, .biases = true},  {4, 2, 32, .norms = true},
+                                     {3, 3, 48, .biases = true},  {2, 1, 64, .norms = true, .biases = true},
+                                     {2, 2, 128, .norms = false}, {2, 1, 256, .norms = true},
                                      {1, 1, 256, .norms = false}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_qkv(cases[i], f32_format(), 2, NULL);
     const ig_fmt *f;

@@ -20,7 +20,7 @@ typedef struct linear_job {
     const float *add; /* [T][n_rows], or NULL */
     float *out;
     size_t stride;
-    float softcap; /* of the head */
+    float softcap;              /* of the head */
     float *kept_gate, *kept_up; /* [T][n_rows]: what the glu got, for its backward; or NULL */
 } linear_job;
 
@@ -181,7 +181,6 @@ void op_head(ig_run *r, const ig_head *head, const ig_tensor *x, float *out, siz
     check_input(w, x);
     op_trace(r, "head", w->kern);
     if (head->softcap > 0.0f) op_trace(r, "softcap", r->kern->op[IG_KERN_SOFTCAP]);
-    linear_job job = {
-        .r = r, .w = w, .x = x, .out = out, .stride = out_stride, .softcap = head->softcap};
+    linear_job job = {.r = r, .w = w, .x = x, .out = out, .stride = out_stride, .softcap = head->softcap};
     op_run_units(r, plain_unit, &job, ig_weight_n_panels(w), x, 1);
 }

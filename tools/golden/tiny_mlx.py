@@ -88,7 +88,9 @@ def dequantized(model):
             if isinstance(m, nn.QuantizedEmbedding):
                 n = nn.Embedding(*w.shape)
             else:
-                n = nn.Linear(w.shape[1], w.shape[0], bias=False)
+                n = nn.Linear(w.shape[1], w.shape[0], bias="bias" in m)
+                if "bias" in m:
+                    n.bias = m.bias
             n.weight = w
             plain.append((name, n))
     model.update_modules(tree_unflatten(plain))
