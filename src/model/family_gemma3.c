@@ -41,7 +41,7 @@ static ig_status config(ig_model_config *out, const ig_gguf *g, ig_err *err) {
     if (!st) st = ig_gguf_read_window(&c, g, "gemma3", IG_REQUIRED, 6, err);
     if (st) return st;
     const int n_d = c.n_layers == LAYERS_OF_27B ? c.width / c.n_heads : c.head_dim;
-    c.embed_scale = ig_config_bf16(sqrtf((float)c.width));
+    c.embed_scale = ig_bf16_to_f32(ig_f32_to_bf16(sqrtf((float)c.width)));
     c.attention_scale = 1.0f / sqrtf((float)n_d);
     if ((st = ig_config_check(&c, ig_gguf_path(g), err))) return st;
     *out = c;
@@ -108,7 +108,7 @@ static ig_status hf_config(ig_model_config *out, const ig_hf *h, ig_err *err) {
     if (!st) st = ig_hf_read_layers(&c, h, err);
     if (st) return st;
     c.norm_eps = (float)eps;
-    c.embed_scale = ig_config_bf16(sqrtf((float)c.width));
+    c.embed_scale = ig_bf16_to_f32(ig_f32_to_bf16(sqrtf((float)c.width)));
     c.attention_scale = 1.0f / sqrtf((float)query_scalar);
     if ((st = ig_config_check(&c, h->path, err))) return st;
     *out = c;

@@ -176,7 +176,6 @@ double ig_rope_yarn_scale(double factor, double mscale); /* 1 + 0.1 mscale ln(fa
 /* What a family's config found, against what we can run: sizes that divide, heads, rope and window. `what`
  * names the source in messages. */
 ig_status ig_config_check(const ig_model_config *c, const char *what, ig_err *err);
-float ig_config_bf16(float x); /* rounded to bf16: scales that checkpoints were trained with */
 
 /* A whole number of a config, in [low, high]. Absent it is or_else, or an error with its name. */
 enum { IG_REQUIRED = -1 };

@@ -52,14 +52,6 @@ static ig_status unknown_type(const char *path, const char *model_type, ig_err *
                    model_type, known);
 }
 
-float ig_config_bf16(float x) {
-    uint32_t u;
-    memcpy(&u, &x, 4);
-    u = (u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u;
-    memcpy(&x, &u, 4);
-    return x;
-}
-
 ig_status ig_config_check(const ig_model_config *c, const char *what, ig_err *err) {
     if (!(c->norm_eps > 0.0f && c->norm_eps < 1.0f))
         return ig_fail(err, IG_EFORMAT, "%s: the norms' epsilon %g is not in (0, 1)", what,
