@@ -85,7 +85,7 @@ RUN_TESTS      = $(abspath $(TEST_PROGRAMS) $(CHECK_KERN)) \
                  $(foreach f,$(FUZZ),'$(abspath $(B))/fuzz_$(f) tests/fuzz/corpus-$(f)')
 
 .PHONY: all tests check check-full check-clang check-asan check-ubsan check-tsan check-templates check-tokenizers \
-        run-tests fuzz fuzz-run \
+        check-kill run-tests fuzz fuzz-run \
         bench bench-kern layers tidy install clean help FORCE
 all: $(B)/ingle
 tests: $(TEST_PROGRAMS) $(CHECK_KERN) $(FUZZERS)
@@ -182,7 +182,7 @@ check: tests all
 	  'python3 tools/tidy.py --self-test' 'python3 tools/tidy.py --objects $(B)' $(RUN_TESTS)
 run-tests: tests
 	$(Q)sh tools/tally.sh "$(notdir $(B))" $(RUN_TESTS)
-check-full: check check-clang check-asan check-ubsan check-tsan check-templates check-tokenizers
+check-full: check check-clang check-asan check-ubsan check-tsan check-templates check-tokenizers check-kill
 check-clang:
 	$(MAKE) run-tests all CC=clang B=$(B)-clang D=$(D)
 # The unit tests and the kernels again, each under a sanitizer.
@@ -206,6 +206,10 @@ check-templates: all
 check-tokenizers: all
 	$(Q)$(call fetch_tokenizers,gemma3 qwen3 llama3 llama2 gemma2 deepseek_v3 gptoss tekken mistral)
 	$(call python_text,model vocabularies,tests/text/test_json.py)
+# Downloads are killed at a hundred random moments, twice.
+check-kill: all
+	$(Q)INGLE_TEST_KILLS=100 INGLE_PROGRAM=$(abspath $(B))/ingle $(B)/venv/bin/python -m pytest -q \
+	  tests/e2e/test_get.py -k kill
 # Each door for FUZZ_SECONDS with clang's fuzzer. A crash is kept beside the program, for a corpus and a fix.
 FUZZ_SECONDS ?= 60
 fuzz:
@@ -248,9 +252,10 @@ help:
 ## all          the program, $(B)/ingle
 ## tests        the unit test programs and check_kern, not run
 ## check        layers, tidy, unit tests, kernels: minutes
-## check-full   check, then again with clang and under the three sanitizers, then the next two
+## check-full   check, then again with clang and under the three sanitizers, then the next three
 ## check-templates   real chat templates against the hashes of what transformers makes of them
 ## check-tokenizers  every tokenizer that can be had against the Hugging Face package: half an hour
+## check-kill   downloads killed at a hundred random moments, and what the next start makes of it
 ## check-asan   unit tests and kernels under AddressSanitizer; -ubsan, -tsan likewise
 ## fuzz         every tests/fuzz/fuzz_*.c for FUZZ_SECONDS (60) each, with clang
 ## bench        ingle bench MODEL=path

@@ -22,7 +22,7 @@ typedef struct get {
     const char *revision;
     ig_option_list include, exclude;
     int n_jobs;
-    bool force, dry_run, json, quiet; /* quiet: nothing on stdout */
+    bool force, verify, dry_run, json, quiet; /* quiet: nothing on stdout */
     bool tty, line;                   /* line: a progress line stands on the terminal */
 } get;
 
@@ -184,7 +184,7 @@ static void print_plan(get *g, uint64_t missing, int n_missing) {
                 g->choice.n_files == 1 ? "" : "s", ig_size_text_of(g->choice.bytes).s);
         if (n_missing == 0 && !g->force)
             fprintf(stderr, "; all of it is here\n");
-        else if (missing < g->choice.bytes && !g->force)
+        else if (strcmp(ig_size_text_of(missing).s, ig_size_text_of(g->choice.bytes).s) != 0 && !g->force)
             fprintf(stderr, "; %s to fetch\n", ig_size_text_of(missing).s);
         else
             fprintf(stderr, "\n");
@@ -240,7 +240,8 @@ static int run(get *g) {
     const ig_hub_want want = {.pick = g->name.pick,
                               .include = g->include.n ? g->include.v : NULL,
                               .exclude = g->exclude.n ? g->exclude.v : NULL};
-    const ig_hub_fetch fetch = {.n_jobs = g->n_jobs, .force = g->force, .event = on_event, .ud = g};
+    const ig_hub_fetch fetch = {
+        .n_jobs = g->n_jobs, .force = g->force, .verify = g->verify, .event = on_event, .ud = g};
     g->tty = isatty(STDERR_FILENO);
     g->c.stop = &ig_signal_seen;
     ig_signals_note();
@@ -328,6 +329,8 @@ int ig_cmd_get(int argc, char **argv) {
         {"jobs", .letter = 'j', .kind = IG_OPT_INT, .to = &g.n_jobs, .min = 1, .max = 32, .value = "N",
          .help = "files at once"},
         {"force", .kind = IG_OPT_BOOL, .to = &g.force, .help = "fetch also what is here already"},
+        {"verify", .kind = IG_OPT_BOOL, .to = &g.verify,
+         .help = "read what is here already, and fetch again what is damaged"},
         {"dry-run", .kind = IG_OPT_BOOL, .to = &g.dry_run, .help = "say what would be fetched"},
         {"json", .kind = IG_OPT_BOOL, .to = &g.json, .help = "one JSON object a line"},
         {"retries", .kind = IG_OPT_INT, .to = &g.c.retries, .min = 0, .max = 100, .value = "N",

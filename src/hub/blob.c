@@ -90,15 +90,17 @@ static ig_status get(const work *w, uint8_t *p, uint64_t n, uint64_t at, ig_err 
     return IG_OK;
 }
 
-/* The list is a help: what cannot be written down is not vouched for at the next try. */
+/* The list is a help and no more: what cannot be written down is not vouched for at the next try. */
+static void drop_list(work *w) {
+    close(w->list_fd);
+    w->list_fd = -1;
+    unlink(w->list);
+}
+
 static void vouch(work *w, uint64_t i, uint64_t hash) {
     w->hash[i] = hash;
-    if (w->list_fd >= 0 &&
-        pwrite(w->list_fd, &hash, sizeof hash, (off_t)(HEAD_BYTES + 8 * i)) != sizeof hash) {
-        close(w->list_fd);
-        w->list_fd = -1;
-        unlink(w->list);
-    }
+    if (w->list_fd >= 0 && pwrite(w->list_fd, &hash, sizeof hash, (off_t)(HEAD_BYTES + 8 * i)) != sizeof hash)
+        drop_list(w);
 }
 
 typedef struct list_head {
@@ -120,8 +122,7 @@ static ig_status open_list(work *w, ig_err *err) {
         if (got >= 0) memset((uint8_t *)w->hash + got / 8 * 8, 0, n_bytes - (uint64_t)got / 8 * 8);
         return IG_OK;
     }
-    if (ftruncate(w->list_fd, 0) != 0 || pwrite(w->list_fd, &want, sizeof want, 0) != sizeof want)
-        return ig_fail(err, IG_EIO, "%s: write: %s", w->list, strerror(errno));
+    if (ftruncate(w->list_fd, 0) != 0 || pwrite(w->list_fd, &want, sizeof want, 0) != sizeof want) drop_list(w);
     return IG_OK;
 }
 
@@ -419,6 +420,24 @@ static bool is_there(const work *w) {
            (uint64_t)info.st_size == w->b->file->bytes;
 }
 
+/* Has the finished file the bytes that it should have? One that has not stays until there is a right one. */
+static ig_status is_right(work *w, bool *right, ig_err *err) {
+    char sum[IG_HUB_HASH_BYTES];
+    uint64_t n_damaged;
+    w->fd = open(w->whole, O_RDONLY | O_CLOEXEC);
+    if (w->fd < 0) return ig_fail(err, IG_EIO, "%s: %s", w->whole, strerror(errno));
+    ig_status st = read_over(w, w->b->file->bytes, &n_damaged, err);
+    if (!st) {
+        sum_end(w, sum);
+        *right = strcmp(sum, w->b->file->hash) == 0;
+        if (!*right) said(w, "%s: what is here is damaged; fetching it again", w->b->file->path);
+    }
+    close(w->fd);
+    w->fd = -1;
+    set_done(w, 0);
+    return st;
+}
+
 static uint64_t size_now(const char *path) {
     struct stat info;
     return stat(path, &info) == 0 ? (uint64_t)info.st_size : 0;
@@ -467,9 +486,11 @@ ig_status ig_hub_blob_get(const ig_hub_blob *b, ig_err *err) {
     ig_err own;
     if (!err) err = &own;
     ig_status st = prepare(&w, err);
-    if (!st && is_there(&w)) goto there;
+    bool right = !b->verify;
+    if (!st && right && is_there(&w)) goto there;
     if (!st) st = lock(&w, &l, err);
-    if (!st && is_there(&w)) goto there;
+    if (!st && !right && is_there(&w)) st = is_right(&w, &right, err);
+    if (!st && right && is_there(&w)) goto there;
     if (!st && b->force) forget(&w);
     if (!st && (w.fd = open(w.part, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, FILE_MODE)) < 0)
         st = ig_fail(err, IG_EIO, "%s: %s", w.part, strerror(errno));

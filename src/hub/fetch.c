@@ -71,6 +71,7 @@ static void *work(void *arg) {
                                .folder = j->blobs,
                                .file = j->todo[i],
                                .force = j->o->force,
+                               .verify = j->o->verify,
                                .done_bytes = &j->done[i],
                                .note = note,
                                .ud = j};

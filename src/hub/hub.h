@@ -149,6 +149,7 @@ typedef struct ig_hub_event {
 typedef struct ig_hub_fetch {
     int n_jobs;  /* files at once */
     bool force;  /* fetch also what is there */
+    bool verify; /* read what is there, and fetch what is not right */
     void (*event)(void *ud, const ig_hub_event *e);
     void *ud;
 } ig_hub_fetch;

@@ -84,7 +84,7 @@ typedef struct ig_hub_blob {
     ig_hub_http *http;
     const char *repo, *commit, *folder; /* folder: cache/models--org--name/blobs */
     const ig_hub_file *file;
-    bool force;
+    bool force, verify;
     _Atomic uint64_t *done_bytes;        /* rises by what is known to be there, to file->bytes */
     void (*note)(void *ud, const char *text);
     void *ud;

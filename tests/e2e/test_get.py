@@ -46,7 +46,7 @@ class Home:
         self.cache = self.path / "hub"
         self.models = self.path / "ingle" / "models"
         self.env = {k: v for k, v in os.environ.items()
-                    if not k.startswith(("HF_", "INGLE_", "XDG_")) and "proxy" not in k.lower()}
+                    if not k.startswith(("HF_", "INGLE_", "XDG_", "CURL_", "SSL_")) and "proxy" not in k.lower()}
         self.env |= {"HOME": str(self.path), "HF_HUB_CACHE": str(self.cache), "INGLE_CACHE": str(self.path / "ingle"),
                      "INGLE_STATE": str(self.path / "state")}
 
@@ -265,6 +265,24 @@ def test_an_interruption_keeps_what_came_and_exits_130(home):
     home.check_whole(repo)
 
 
+def test_a_finished_file_that_was_damaged_is_found_and_fetched_again(home):
+    repo = snapshot_repo(n=2 * MIB)
+    with Hub({REPO: repo}) as hub:
+        home.get(hub)
+        blob = (home.snapshot / "model.safetensors").resolve()
+        with open(blob, "r+b") as f:
+            f.write(b"damage")
+        hub.requests.clear()
+        got = home.get(hub, "--verify")
+        assert "model.safetensors: what is here is damaged" in got.stderr
+        assert [p for p, _ in hub.requests if "/resolve/" in p] == [f"/{REPO}/resolve/{COMMIT}/model.safetensors"]
+        home.check_whole(repo)
+        assert "damaged" not in home.get(hub, "--verify").stderr
+        home.get(hub, "--force")
+        assert len(hub.asked("tokenizer.json")) == 1
+    home.check_whole(repo)
+
+
 def kill_many(home, n, seed):
     """kill -9 at n random moments; then a run that ends."""
     rng = random.Random(seed)
@@ -301,6 +319,37 @@ def test_kill_at_any_moment_and_the_next_start_goes_on(home):
     n_partial, largest, sent = kill_many(home, n, seed=n)
     print(f"{n} kills, {n_partial} left a part, at most {largest} bytes; {sent} bytes sent in all")
     assert n_partial > 0
+
+
+def test_kill_while_names_are_given_leaves_no_name_without_its_file(home):
+    """Small files and no brake: the kills fall on renames, links and the ref."""
+    rng = random.Random(5)
+    repo = {f"f{i}.json": noise(i, 500) for i in range(20)} | {"config.json": b"{}", "m.safetensors": noise(99, 5000)}
+    n = int(os.environ.get("INGLE_TEST_KILLS", "8"))
+    n_refs = 0
+    with Hub({REPO: repo}) as hub:
+        env = {**home.env, "HF_ENDPOINT": hub.url}
+        for i in range(n):
+            home.cache = home.path / f"hub{i}"
+            env["HF_HUB_CACHE"] = str(home.cache)
+            p = subprocess.Popen([program_path(), "get", REPO], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            try:
+                p.wait(rng.uniform(0.01, 0.4))
+            except subprocess.TimeoutExpired:
+                p.kill()
+                p.wait()
+            home.check_blobs()
+            assert all(repo[name] == data for name, data in home.files().items())
+            assert all(p.exists() for p in home.snapshot.rglob("*"))  # no link without its file
+            if (home.repo / "refs" / "main").exists():
+                n_refs += 1
+                home.check_whole(repo, set(repo))
+            elif "config.json" in home.files():
+                assert len(home.files()) == len(repo)
+            got = home.run("get", REPO, env=env)
+            assert got.returncode == 0, got.stderr
+            home.check_whole(repo, set(repo))
+    print(f"{n} kills, {n_refs} after the end")
 
 
 def test_damage_on_the_disk_costs_the_damaged_megabytes_only(home):
@@ -603,6 +652,43 @@ def test_the_token_comes_back_with_the_hub_and_a_loop_ends(home):
         assert "nowhere" in home.get(hub, code=5).stderr
 
 
+def test_a_proxy_is_used_and_a_token_does_not_travel_in_the_clear(home):
+    repo = snapshot_repo(n=MIB)
+    with Hub({REPO: repo}) as proxy:
+        home.get(proxy, env={"HF_ENDPOINT": "http://hub.invalid", "http_proxy": proxy.url, "HF_TOKEN": "hf_secret"})
+        assert all(p.startswith("http://hub.invalid/") for p, _ in proxy.requests)
+        assert all("hf_secret" not in str(h) for _, h in proxy.requests)
+    home.check_whole(repo)
+
+
+def test_certificates_are_checked_and_https_does_not_lead_to_http(home):
+    import shutil
+    import ssl
+    if not shutil.which("openssl"):
+        pytest.skip("no openssl to make a certificate with")
+    pem = home.path / "cert.pem"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+                    "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", pem, "-out", home.path / "ca.pem"],
+                   check=True, capture_output=True)
+    with open(pem, "a", encoding="ascii") as f:
+        f.write((home.path / "ca.pem").read_text())
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem)
+    repo = snapshot_repo(n=MIB)
+    with Hub({REPO: repo}) as hub, Hub({REPO: repo}) as plain:
+        hub.server.socket = context.wrap_socket(hub.server.socket, server_side=True)
+        hub.url = hub.url.replace("http:", "https:")
+        got = home.get(hub, code=5)
+        assert "certificate" in got.stderr and not hub.requests
+        trust = {"SSL_CERT_FILE": str(home.path / "ca.pem"), "HF_TOKEN": "hf_secret"}
+        hub.faults.append(redirect_to(plain))
+        assert "from https to http" in home.get(hub, code=5, env=trust).stderr and not plain.requests
+        hub.faults.clear()
+        home.get(hub, env=trust)
+        assert hub.requests[-1][1]["Authorization"] == "Bearer hf_secret"
+    home.check_whole(repo)
+
+
 def test_a_token_is_read_from_a_file_and_an_organisation_s_endpoint_is_asked(home):
     (home.path / "secret").write_text("hf_from_file\n")
     with Hub({REPO: snapshot_repo(n=MIB)}) as hub:
@@ -660,6 +746,19 @@ def test_a_disk_that_is_full_keeps_the_part_and_shows_no_half_file(home):
         home.get(hub)
         assert hub.asked("model.safetensors") == [f"bytes={limit}-{4 * MIB - 1}"]
     home.check_whole(repo)
+
+
+@pytest.mark.parametrize("limit", [0, 1, 30, 32, 39, 100, 499, 65536, MIB, MIB + 1])
+def test_a_disk_that_is_full_at_any_size_gives_no_half_file(home, limit):
+    import resource
+    repo = {"config.json": b"{}" * 20, "m.safetensors": noise(1, MIB + 500)}
+    with Hub({REPO: repo}) as hub:
+        got = home.get(hub, code=1, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+        assert "File too large" in got.stderr
+        home.check_blobs()
+        assert not home.files() and not (home.repo / "refs").exists()
+        home.get(hub)
+    home.check_whole(repo, set(repo))
 
 
 def test_two_processes_fetch_one_repository_once(home):
