@@ -23,7 +23,7 @@ typedef struct get {
     ig_option_list include, exclude;
     int n_jobs;
     bool force, verify, dry_run, json, quiet; /* quiet: nothing on stdout */
-    bool tty, line;                   /* line: a progress line stands on the terminal */
+    bool tty, line;                           /* line: a progress line stands on the terminal */
 } get;
 
 /* ---- what is said -------------------------------------------------------------------------------------- */

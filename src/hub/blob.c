@@ -122,7 +122,8 @@ static ig_status open_list(work *w, ig_err *err) {
         if (got >= 0) memset((uint8_t *)w->hash + got / 8 * 8, 0, n_bytes - (uint64_t)got / 8 * 8);
         return IG_OK;
     }
-    if (ftruncate(w->list_fd, 0) != 0 || pwrite(w->list_fd, &want, sizeof want, 0) != sizeof want) drop_list(w);
+    if (ftruncate(w->list_fd, 0) != 0 || pwrite(w->list_fd, &want, sizeof want, 0) != sizeof want)
+        drop_list(w);
     return IG_OK;
 }
 

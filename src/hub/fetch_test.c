@@ -24,7 +24,7 @@ typedef struct server {
     uint8_t *bytes[N_FILES];
     size_t n_bytes[N_FILES];
     _Atomic int n_requests;
-    _Atomic size_t cut_after; /* bytes of a body before the connection breaks; 0: never */
+    _Atomic size_t cut_after;    /* bytes of a body before the connection breaks; 0: never */
     _Atomic int n_cuts, n_flips; /* how often; n_flips: a bit of a body is wrong */
     _Atomic int listing_bad;
 } server;
@@ -59,8 +59,8 @@ static void send_list(server *s, int fd) {
     for (int i = 0; i < N_FILES; i++) {
         char hash[IG_HUB_HASH_BYTES];
         hex_of(hash, s->bytes[i], s->n_bytes[i]);
-        ig_buf_addf(&b, "%s{\"rfilename\":\"%s%d.safetensors\",\"lfs\":{\"sha256\":\"%s\",\"size\":%zu}}", i ? "," : "",
-                    i == 1 ? "sub/f" : "f", i, hash, s->n_bytes[i]);
+        ig_buf_addf(&b, "%s{\"rfilename\":\"%s%d.safetensors\",\"lfs\":{\"sha256\":\"%s\",\"size\":%zu}}",
+                    i ? "," : "", i == 1 ? "sub/f" : "f", i, hash, s->n_bytes[i]);
     }
     ig_buf_add_str(&b, "]}");
     ig_buf_addf(&head, "HTTP/1.1 200 OK\r\nContent-Length: %zu\r\n\r\n", b.n);
@@ -74,9 +74,10 @@ static bool send_file(server *s, int fd, int i, const char *request) {
     size_t from = range ? strtoul(range + 15, NULL, 10) : 0, n = s->n_bytes[i];
     char head[256];
     if (from >= n && n) return false;
-    size_t m = snprintf(head, sizeof head, range ? "HTTP/1.1 206 Part\r\nContent-Length: %zu\r\nContent-Range: bytes "
-                                                   "%zu-%zu/%zu\r\n\r\n"
-                                                 : "HTTP/1.1 200 OK\r\nContent-Length: %zu\r\n\r\n",
+    size_t m = snprintf(head, sizeof head,
+                        range ? "HTTP/1.1 206 Part\r\nContent-Length: %zu\r\nContent-Range: bytes "
+                                "%zu-%zu/%zu\r\n\r\n"
+                              : "HTTP/1.1 200 OK\r\nContent-Length: %zu\r\n\r\n",
                         n - from, from, n - 1, n);
     if (!send_all(fd, head, m)) return false;
     size_t cut = atomic_load(&s->cut_after), part = n - from;
@@ -145,7 +146,8 @@ static bool start(server *s) {
         s->n_bytes[i] = i == 0 ? BIG : i == 2 ? 0 : 1000u * (unsigned)i;
         s->bytes[i] = malloc(s->n_bytes[i] + 1);
         if (!s->bytes[i]) abort();
-        for (size_t k = 0; k < s->n_bytes[i]; k++) s->bytes[i][k] = (uint8_t)ig_rng_word(7, (uint32_t)k, (uint32_t)i, 0);
+        for (size_t k = 0; k < s->n_bytes[i]; k++)
+            s->bytes[i][k] = (uint8_t)ig_rng_word(7, (uint32_t)k, (uint32_t)i, 0);
     }
     return pthread_create(&s->thread, NULL, serve, s) == 0;
 }
@@ -183,7 +185,7 @@ static void on_event(void *ud, const ig_hub_event *e) {
         g->backwards = g->backwards || e->done_bytes < g->last_done || e->done_bytes > e->total_bytes;
         g->last_done = e->done_bytes;
     }
-    if (g->stop_after && ++g->n_events >= g->stop_after) g->stopped = 1;
+    if (g->stop_after && ++g->n_events >= g->stop_after) __atomic_store_n(&g->stopped, 1, __ATOMIC_RELAXED);
 }
 
 static bool make_rig(rig *g) {
@@ -220,7 +222,8 @@ static void check_whole(const rig *g) {
         uint8_t *p = malloc(BIG + 1);
         size_t n = f && p ? fread(p, 1, BIG + 1, f) : 0;
         if (f && p) hex_of(hash, p, n);
-        CHECK_MSG(f && n == g->r.v[i].bytes && strcmp(hash, g->r.v[i].hash) == 0, "%s: %zu bytes", g->r.v[i].path, n);
+        CHECK_MSG(f && n == g->r.v[i].bytes && strcmp(hash, g->r.v[i].hash) == 0, "%s: %zu bytes",
+                  g->r.v[i].path, n);
         if (f) fclose(f);
         free(p);
         free(path);
@@ -273,7 +276,7 @@ TEST(a_job_that_is_stopped_at_any_event_goes_on_later) {
         g.n_events = 0;
         ig_status st = fetch(&g, &err);
         CHECK_MSG(!st || st == IG_ECANCELED, "%s", err.msg);
-        g.stopped = 0;
+        __atomic_store_n(&g.stopped, 0, __ATOMIC_RELAXED);
     }
     g.stop_after = 0;
     CHECK_MSG(!fetch(&g, &err), "%s", err.msg);

@@ -38,7 +38,7 @@ struct ig_hub_http {
 };
 
 bool ig_hub_stopped(const ig_hub_config *c) {
-    return c->stop && *c->stop;
+    return c->stop && __atomic_load_n(c->stop, __ATOMIC_RELAXED); /* threads ask, a signal handler answers */
 }
 
 bool ig_hub_sleep(const ig_hub_config *c, double seconds) {
