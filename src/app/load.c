@@ -56,16 +56,19 @@ typedef struct text_job {
     ig_err err, chat_err;
 } text_job;
 
-/* Its source: the file that was asked for, else the model's own. malloc'd. */
-static ig_status template_source(const text_job *j, char **out, size_t *n, ig_err *err) {
+/* Its source: the file that was asked for, else the model's own of that name. malloc'd. */
+static ig_status template_source(const text_job *j, const char *name, char **out, size_t *n, ig_err *err) {
     ig_slice own;
+    char key[64] = "tokenizer.chat_template";
     if (j->template_path) {
         ig_err why;
         ig_status st = ig_file_slurp(out, n, j->template_path, TEMPLATE_BYTES_MAX, &why);
+        if (st == IG_ELIMIT) st = IG_EFORMAT; /* a file that is no template */
         return st ? ig_fail(err, st, "--chat-template %s", why.msg) : IG_OK;
     }
-    if (j->snapshot) return ig_template_source_from_snapshot(out, n, j->snapshot, "default", err);
-    ig_status st = ig_gguf_get_string(j->gguf, "tokenizer.chat_template", &own, err);
+    if (j->snapshot) return ig_template_source_from_snapshot(out, n, j->snapshot, name, err);
+    if (strcmp(name, "default") != 0) snprintf(key, sizeof key, "tokenizer.chat_template.%s", name);
+    ig_status st = ig_gguf_get_string(j->gguf, key, &own, err);
     if (st) return st;
     *out = malloc(own.n + 1);
     if (!*out) return ig_fail(err, IG_ELIMIT, "no memory for the chat template");
@@ -74,14 +77,42 @@ static ig_status template_source(const text_job *j, char **out, size_t *n, ig_er
     return IG_OK;
 }
 
-static void *load_text(void *arg) {
-    text_job *j = arg;
+static ig_status make_template(ig_template **out, const text_job *j, const char *name, ig_err *err) {
     char *source = NULL;
     size_t n = 0;
+    ig_status st = template_source(j, name, &source, &n, err);
+    if (!st) st = ig_template_make(out, (ig_slice){source, n}, err);
+    free(source);
+    return st;
+}
+
+/* The model's templates, or the one that was asked for, which must show what a user says. */
+static ig_status load_template(text_job *j) {
+    ig_template *for_tools = NULL;
+    bool shows = true;
+    ig_status st = make_template(&j->chat, j, "default", &j->chat_err);
+    if (st || j->st) return st;
+    if (!j->template_path) {
+        st = make_template(&for_tools, j, "tool_use", &j->chat_err);
+        if (!st) ig_template_set_for_tools(j->chat, for_tools);
+        if (st == IG_ENOTFOUND) st = IG_OK;
+    }
+    if (!st) {
+        st = ig_chat_probe(j->chat, j->tokenizer, &shows, &j->chat_err);
+        if (!shows && !(st && j->template_path))
+            ig_log(IG_LOG_WARN, "chat_template.probe a message comes out without its text");
+        if (!j->template_path) st = IG_OK; /* the model's own: those who do not chat need not care */
+    }
+    if (st) ig_template_free(j->chat);
+    if (st) j->chat = NULL;
+    return st;
+}
+
+static void *load_text(void *arg) {
+    text_job *j = arg;
     if (j->snapshot) j->st = ig_tokenizer_from_snapshot(&j->tokenizer, j->snapshot, &j->err);
     else j->st = ig_tokenizer_from_gguf(&j->tokenizer, j->gguf, &j->err);
-    ig_status st = template_source(j, &source, &n, &j->chat_err);
-    if (!st) st = ig_template_make(&j->chat, (ig_slice){source, n}, &j->chat_err);
+    ig_status st = load_template(j);
     if (st && j->template_path && !j->st) { /* it was asked for: no going on without it */
         j->err = j->chat_err;
         j->st = st;
@@ -92,7 +123,6 @@ static void *load_text(void *arg) {
             "(generate --raw, /v1/completions)",
             j->snapshot ? ig_snapshot_path(j->snapshot) : ig_gguf_path(j->gguf));
     }
-    free(source);
     return NULL;
 }
 

@@ -5,7 +5,7 @@
  * Why placeholders: what a user types must never act as a control token. Encoding contents apart from the
  * template would move the borders of words, so contents go through the template with each control token's
  * text replaced by one private-use character, which no template splits or trims, and come back after. */
-#include "text/inside.h"
+#include "text/bpe.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -311,6 +311,7 @@ ig_status ig_chat_render(const ig_template *tpl, const ig_tokenizer *t, const ig
     char *json = NULL;
     ig_status st;
 
+    tpl = ig_template_for(tpl, in->tools && !(yyjson_is_arr(in->tools) && yyjson_arr_size(in->tools) == 0));
     if (!yyjson_is_arr(in->messages) || yyjson_arr_size(in->messages) == 0)
         return ig_fail(err, IG_EINVAL, "messages: must be an array of at least one message");
     yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
@@ -350,4 +351,34 @@ ig_status ig_chat_encode(const ig_template *tpl, const ig_tokenizer *t, ig_token
     free(plain);
     ig_buf_free(&prompt);
     return st;
+}
+
+/* A text, or a list of parts as some templates want it. */
+ig_status ig_chat_probe(const ig_template *tpl, const ig_tokenizer *t, bool *shows, ig_err *err) {
+    enum { PROBE_BYTES_MAX = 16 << 20 };
+    static const char said[] = "Zebra-probe-4711";
+    static const char *const messages[] = {
+        "[{\"role\":\"user\",\"content\":\"Zebra-probe-4711\"}]",
+        "[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"Zebra-probe-4711\"}]}]",
+    };
+    bool rendered = false;
+    *shows = false;
+    for (int i = 0; i < 2 && !*shows; i++) {
+        yyjson_doc *doc = NULL;
+        ig_buf prompt = ig_buf_init(PROBE_BYTES_MAX);
+        ig_text_range *plain = NULL;
+        size_t n_plain = 0;
+        ig_status st =
+            ig_json_parse(&doc, messages[i], strlen(messages[i]), (ig_json_limits){1024, 8}, err);
+        if (st) return st;
+        ig_chat_input in = {.messages = yyjson_doc_get_root(doc), .add_generation_prompt = true};
+        st = ig_chat_render(tpl, t, &in, &prompt, &plain, &n_plain, NULL);
+        if (!st && ig_find_text(prompt.p, prompt.p + prompt.n, ig_slice_of(said))) *shows = true;
+        if (i == 0 && st) *shows = true; /* it wants something else */
+        rendered = rendered || st || prompt.n > 0;
+        free(plain);
+        ig_buf_free(&prompt);
+        yyjson_doc_free(doc);
+    }
+    return rendered ? IG_OK : ig_fail(err, IG_EFORMAT, "chat template: it renders nothing");
 }

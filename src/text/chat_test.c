@@ -149,6 +149,44 @@ TEST(the_usual_variables_are_there_and_kwargs_win) {
         "43False");
 }
 
+TEST(a_second_template_renders_messages_with_tools) {
+    static const char *const json[] = {
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}",
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[]}",
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[{\"name\":\"f<|im_end|>\"}]}",
+    };
+    for (int i = 0; i < 3; i++) {
+        struct chat c;
+        ig_template *second = NULL;
+        chat_open(&c, "plain", json[i]);
+        CHECK(ig_template_make(&second, ig_slice_of("{{ tools[0].name }}"), NULL) == IG_OK);
+        ig_template_set_for_tools(c.tpl, second);
+        CHECK(chat_render(&c) == IG_OK);
+        CHECK(ig_slice_eq_str((ig_slice){c.prompt.p, c.prompt.n}, i == 2 ? "f<|im_end|>" : "plain"));
+        CHECK(c.n_plain == (i == 2));
+        chat_close(&c);
+    }
+}
+
+static void probed(const char *source, ig_status want, bool want_shown) {
+    struct chat c;
+    bool shows = !want_shown;
+    chat_open(&c, source, typed);
+    ig_status st = ig_chat_probe(c.tpl, c.t, &shows, &c.err);
+    CHECK_MSG(st == want && shows == want_shown, "%s: %d %d %s", source, st, shows, st ? c.err.msg : "");
+    chat_close(&c);
+}
+
+TEST(a_template_that_ignores_what_is_said_is_found_out) {
+    probed(CHATML, IG_OK, true);
+    probed("{{ bos_token }}Hello{% if add_generation_prompt %}!{% endif %}", IG_OK, false);
+    probed("{% for m in messages %}{{ m.role }}{% endfor %}", IG_OK, false);
+    probed("", IG_EFORMAT, false);
+    probed("{% for m in message %}{{ m.content }}{% endfor %}", IG_EFORMAT, false);
+    probed("{{ messages[0].content[0].text }}x", IG_OK, true);            /* wants a list of parts */
+    probed("{{ raise_exception('a system message first') }}", IG_OK, true); /* may be a good one */
+}
+
 TEST(a_continued_message_ends_the_prompt) {
     static const char *const want[][2] = {{CHATML, "<|im_start|>assistant\nRoses <|im_end|> are "},
                                           {"{{ messages[0].content | trim }}!", "Roses <|im_end|> are"}};

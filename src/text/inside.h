@@ -155,6 +155,8 @@ uint32_t ig_tokenizer_match_special(const ig_tokenizer *t, ig_slice text, size_t
 /* ---- template.c -------------------------------------------------------------------------------------- */
 
 ig_slice ig_template_source(const ig_template *t);
+/* The one that renders messages with tools, or without. */
+const ig_template *ig_template_for(const ig_template *t, bool tools);
 /* context_json: the object of variables. Appends what was rendered. */
 ig_status ig_template_render(const ig_template *t, ig_slice context_json, int64_t now_s, ig_buf *out,
                              ig_err *err);

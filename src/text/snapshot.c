@@ -6,6 +6,7 @@
 #include "text/text.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -134,14 +135,28 @@ static bool is_no_template(yyjson_doc *config, yyjson_val *found) {
     return !good || found;
 }
 
+/* From files of their own; *own says whether the folder has such files. */
+static ig_status from_file(char **out, size_t *n, const ig_snapshot *s, const char *name, bool *own,
+                           ig_err *err) {
+    char path[256];
+    ig_status st = ig_snapshot_text(out, n, s, "chat_template.jinja", err);
+    *own = st != IG_ENOTFOUND;
+    if (!*own || st || strcmp(name, "default") == 0) return st;
+    free(*out);
+    *out = NULL;
+    if (strchr(name, '/') || strlen(name) > 200)
+        return ig_fail(err, IG_ENOTFOUND, "%s: no chat template \"%.200s\"", ig_snapshot_path(s), name);
+    snprintf(path, sizeof path, "additional_chat_templates/%s.jinja", name);
+    return ig_snapshot_text(out, n, s, path, err);
+}
+
 ig_status ig_template_source_from_snapshot(char **out, size_t *n, const ig_snapshot *s, const char *name,
                                            ig_err *err) {
     yyjson_doc *config = NULL;
-    if (strcmp(name, "default") == 0) {
-        ig_status found = ig_snapshot_text(out, n, s, "chat_template.jinja", err);
-        if (found != IG_ENOTFOUND) return found;
-    }
-    ig_status st = read_optional(&config, s, "tokenizer_config.json", err);
+    bool own;
+    ig_status st = from_file(out, n, s, name, &own, err);
+    if (own) return st;
+    st = read_optional(&config, s, "tokenizer_config.json", err);
     if (st) return st;
     yyjson_val *v = named_template(config, name);
     if (yyjson_is_str(v)) {

@@ -2,9 +2,11 @@
 #include "text/inside.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/test.h"
@@ -16,6 +18,12 @@ static void put(const char *name, const char *text) {
     snprintf(path, sizeof path, "%s/%s", folder, name);
     FILE *f = fopen(path, "w");
     if (!f || fwrite(text, 1, strlen(text), f) != strlen(text) || fclose(f) != 0) abort();
+}
+
+static void put_folder(const char *name) {
+    char path[160];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    if (mkdir(path, 0700) != 0) abort();
 }
 
 /* Weights of one value: a snapshot must have some. */
@@ -48,7 +56,8 @@ static void end(ig_snapshot *s) {
     ig_snapshot_close(s);
     DIR *d = opendir(folder);
     if (!d) abort();
-    for (struct dirent *e; (e = readdir(d));) unlinkat(dirfd(d), e->d_name, 0);
+    for (struct dirent *e; (e = readdir(d));)
+        if (unlinkat(dirfd(d), e->d_name, 0) != 0) unlinkat(dirfd(d), e->d_name, AT_REMOVEDIR);
     closedir(d);
     rmdir(folder);
 }
@@ -209,7 +218,14 @@ TEST(the_template_is_a_file_of_its_own_or_in_the_tokenizers_config) {
     template_is(s, "default", "three");
     template_is(s, "tool_use", "two");
     put("chat_template.jinja", "four");
-    template_is(s, "default", "four");
-    template_is(s, "tool_use", "two");
+    template_is(s, "default", "four"); /* and what the config has is then of an older time */
+    template_is(s, "tool_use", NULL);
+    put_folder("additional_chat_templates");
+    put("additional_chat_templates/tool_use.jinja", "five");
+    template_is(s, "tool_use", "five");
+    template_is(s, "../chat_template", NULL);
+    char path[160];
+    snprintf(path, sizeof path, "%s/additional_chat_templates/tool_use.jinja", folder);
+    unlink(path);
     end(s);
 }

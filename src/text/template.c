@@ -1,5 +1,5 @@
 /* template: chat templates, compiled and rendered by the Rust crate.
- * Owns:    the compiled template and a copy of its source.
+ * Owns:    the compiled template, a copy of its source, and the one for tools.
  * Threads: read-only after it was made.
  * Memory:  the crate's; a render is bounded by its fuel (see guide/src/template.rs).
  * Why not Jinja in C: 74 of 75 real templates came out byte-equal to transformers with this engine. */
@@ -13,6 +13,7 @@
 
 struct ig_template {
     ig_guide_template *compiled;
+    ig_template *for_tools; /* or NULL: the same */
     size_t n;
     char source[];
 };
@@ -30,8 +31,8 @@ ig_status ig_template_make(ig_template **out, ig_slice source, ig_err *err) {
     ig_guide_template *compiled = NULL;
     ig_guide_text text = {0};
     int code = ig_guide_template_make(&compiled, source.p, source.n, &text);
-    if (code != IG_GUIDE_OK) {
-        ig_status st = ig_fail(err, status_of(code), "chat template: %s", text.p);
+    if (code != IG_GUIDE_OK) { /* whatever it is, the template is at fault */
+        ig_status st = ig_fail(err, IG_EFORMAT, "chat template: %s", text.p);
         ig_guide_text_free(&text);
         return st;
     }
@@ -42,14 +43,25 @@ ig_status ig_template_make(ig_template **out, ig_slice source, ig_err *err) {
         return ig_fail(err, IG_ELIMIT, "chat template: no memory");
     }
     t->compiled = compiled;
+    t->for_tools = NULL;
     t->n = source.n;
     if (source.n > 0) memcpy(t->source, source.p, source.n);
     *out = t;
     return IG_OK;
 }
 
+void ig_template_set_for_tools(ig_template *t, ig_template *for_tools) {
+    ig_template_free(t->for_tools);
+    t->for_tools = for_tools;
+}
+
+const ig_template *ig_template_for(const ig_template *t, bool tools) {
+    return tools && t->for_tools ? t->for_tools : t;
+}
+
 void ig_template_free(ig_template *t) {
     if (!t) return;
+    ig_template_free(t->for_tools);
     ig_guide_template_free(t->compiled);
     free(t);
 }

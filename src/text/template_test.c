@@ -94,17 +94,17 @@ TEST(deep_nesting_is_an_error_and_not_a_deep_stack) {
     char *elifs = nested("{% elif x %}", "", "", 60000);
     b = ig_buf_init(4 << 20);
     ig_buf_addf(&b, "{%% if x %%}%s{%% endif %%}", elifs);
-    refused(b.p, IG_ELIMIT, "elif");
+    refused(b.p, IG_EFORMAT, "elif");
     ig_buf_free(&b);
     free(elifs);
     char *dots = nested(".a", "", "", 40000);
     b = ig_buf_init(4 << 20);
     ig_buf_addf(&b, "\n\n{{ x%s }}", dots);
-    refused(b.p, IG_ELIMIT, "line 3: a tag of 80007 bytes");
+    refused(b.p, IG_EFORMAT, "line 3: a tag of 80007 bytes");
     ig_buf_free(&b);
     free(dots);
     char *large = nested("x", "", "", (1 << 20) + 1);
-    refused(large, IG_ELIMIT, "1048577 bytes");
+    refused(large, IG_EFORMAT, "1048577 bytes");
     free(large);
 }
 

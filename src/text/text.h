@@ -111,13 +111,16 @@ void ig_stop_finish(ig_stop *s, ig_buf *out); /* the end without a match: releas
 
 typedef struct ig_template ig_template;
 
-/* Compiles. A template that does not parse is an error with its line (IG_EFORMAT); one over the bounds on
- * size and nesting is IG_ELIMIT. A render is bounded in steps, output, processor time and memory
- * (IG_ELIMIT); what the template itself raises is IG_EINVAL with its words. */
+/* Compiles. A template that does not parse, or is over the bounds on size and nesting, is IG_EFORMAT, with
+ * its line where there is one. A render is bounded in steps, output, processor time and memory (IG_ELIMIT);
+ * what the template itself raises is IG_EINVAL with its words. */
 ig_status ig_template_make(ig_template **out, ig_slice source, ig_err *err);
 void ig_template_free(ig_template *t);
-/* The source of a folder's template, malloc'd: chat_template.jinja, else chat_template of
- * tokenizer_config.json. `name`: "default", or another that is there, as "tool_use". IG_ENOTFOUND: none. */
+/* Another one for inputs with tools, where a model has two. Taken over by t; NULL: none. */
+void ig_template_set_for_tools(ig_template *t, ig_template *for_tools);
+/* The source of a folder's template, malloc'd. `name`: "default", or another as "tool_use". They are in
+ * chat_template.jinja and additional_chat_templates/NAME.jinja; without the first, in chat_template of
+ * tokenizer_config.json. IG_ENOTFOUND: none. */
 ig_status ig_template_source_from_snapshot(char **out, size_t *n, const ig_snapshot *s, const char *name,
                                            ig_err *err);
 
@@ -136,6 +139,10 @@ typedef struct ig_chat_input {
  * *n_plain of them). */
 ig_status ig_chat_render(const ig_template *tpl, const ig_tokenizer *t, const ig_chat_input *in,
                          ig_buf *prompt, ig_text_range **plain, size_t *n_plain, ig_err *err);
+
+/* Whether a template shows what a user says: *shows is false when it rendered a message without its text. One
+ * that renders nothing at all is IG_EFORMAT; one that refuses this message may show others: true. */
+ig_status ig_chat_probe(const ig_template *tpl, const ig_tokenizer *t, bool *shows, ig_err *err);
 
 /* Render, then encode. No BOS is added: a template writes it where the model wants one. */
 ig_status ig_chat_encode(const ig_template *tpl, const ig_tokenizer *t, ig_tokenizer_scratch *s,
