@@ -59,6 +59,8 @@ def around(bos, id):
 
 
 def document(vocab, merges, added_tokens, **parts):
+    # The library numbers added tokens itself when the vocabulary does not have them.
+    vocab = {**vocab, **{a["content"]: a["id"] for a in added_tokens}}
     model = {"type": "BPE", "dropout": None, "unk_token": parts.pop("unk", None), "continuing_subword_prefix": None,
              "end_of_word_suffix": None, "fuse_unk": parts.pop("fuse_unk", False),
              "byte_fallback": parts.pop("byte_fallback", False), "ignore_merges": parts.pop("ignore_merges", False),
@@ -90,9 +92,7 @@ def from_arrays(meta, **parts):
     marked = [added(t, i, kind == CONTROL) for i, (t, kind) in enumerate(zip(tokens, types)) if kind in (CONTROL, USER)]
     merges = [m[:1 + m[1:].index(" ")] for m in meta["tokenizer.ggml.merges"]]
     pairs = [[left, m[len(left) + 1:]] for left, m in zip(merges, meta["tokenizer.ggml.merges"])]
-    names = {a["content"] for a in marked}
-    return document({t: i for i, t in enumerate(tokens) if t not in names or "byte_fallback" in parts}, pairs, marked,
-                    **parts)
+    return document({t: i for i, t in enumerate(tokens)}, pairs, marked, **parts)
 
 
 def smollm2():
