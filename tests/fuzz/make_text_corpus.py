@@ -24,7 +24,12 @@ WORDS = [(1, "ab"), (1, "abc"), (1, "bc"), (1, "\u0120a"), (3, "<|end|>"), (4, "
 MERGES = ["b c", "a b", "ab c", "\u0120 a"]
 TEXT = "abc ab  <|end|> <|e don't 1984 \u00e9\u0301 \u4e2d\U0001f600\n\n\t x"
 tokenizers = {
-    **{f"pre-{i}": tokenizer(WORDS, MERGES, TEXT, flags=1 | i << 1, roles=(4, 4, 255, 255, 6, 5)) for i in range(5)},
+    **{f"pre-{i}": tokenizer(WORDS, MERGES, TEXT, flags=1 | i << 1, roles=(4, 4, 255, 255, 6, 5)) for i in range(9)},
+    "gemma4": tokenizer([(3, "<unk>"), (6, "<0x61>"), (1, "b"), (1, "\u2581"), (1, "\u2581b"), (1, "\n"), (1, "\n\n\n")],
+                        ["\u2581 b"], "b b\n\n\na \u00e9", flags=64, roles=(255, 255, 255, 255, 0, 255)),
+    "llama": tokenizer([(2, "<unk>"), (3, "<s>"), (6, "<0x61>"), (1, "b"), (1, "\u2581"), (1, "\u2581b"), (1, "bb"), (4, "  ")],
+                       [], "b bb  <s>a \u00e9", flags=130, roles=(1, 1, 255, 255, 0, 255)),
+    "add-eos": tokenizer(WORDS, MERGES, TEXT, flags=33, roles=(4, 4, 255, 255, 6, 5)),
     "long-word": tokenizer(WORDS, MERGES, "abc" * 400),
     "no-alphabet": tokenizer([(1, "a"), (1, "b"), (1, "ab"), (3, "<x>")], ["a b"], "abcab<x>", flags=0),
     "not-utf8": tokenizer(WORDS, MERGES, b"ab\xff\xc3"),
