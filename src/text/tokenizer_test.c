@@ -493,6 +493,17 @@ TEST(gemma4_merges_characters_line_by_line_and_runs_of_line_ends_are_tokens) {
     ig_tokenizer_free(t);
 }
 
+TEST(a_byte_that_is_none_is_refused) {
+    static const char *const names[] = {"<0x-1>", "<0xZZ>", "<0x1>", "<0x100>", "<0xC3", "C3"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct small s;
+        float score[13];
+        scored_fill(&s, score);
+        s.token[S_C3] = ig_slice_of(names[i]);
+        refused(&s, "tokens[9]");
+    }
+}
+
 TEST(scores_that_are_not_numbers_or_not_there_are_refused) {
     struct small s;
     float score[13];
