@@ -117,6 +117,7 @@ int ig_cmd_serve(int argc, char **argv);
 int ig_cmd_chat(int argc, char **argv);
 int ig_cmd_generate(int argc, char **argv);
 int ig_cmd_tokens(int argc, char **argv);
+int ig_cmd_embed(int argc, char **argv);
 int ig_cmd_show(int argc, char **argv);
 int ig_cmd_bench(int argc, char **argv);
 int ig_cmd_version(int argc, char **argv);

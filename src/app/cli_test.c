@@ -132,9 +132,9 @@ static const char *model(void) {
 /* ---- without a model ----------------------------------------------------------------------------------- */
 
 TEST(every_verb_prints_its_help_on_stdout) {
-    static verb_fn *const verbs[] = {ig_cmd_serve, ig_cmd_chat,  ig_cmd_generate, ig_cmd_tokens,
-                                     ig_cmd_show,  ig_cmd_bench, ig_cmd_get,      ig_cmd_ls,
-                                     ig_cmd_rm,    ig_cmd_gc,    ig_cmd_scan,     ig_cmd_version};
+    static verb_fn *const verbs[] = {
+        ig_cmd_serve, ig_cmd_chat, ig_cmd_generate, ig_cmd_tokens, ig_cmd_show,    ig_cmd_bench, ig_cmd_get,
+        ig_cmd_ls,    ig_cmd_rm,   ig_cmd_gc,       ig_cmd_scan,   ig_cmd_version, ig_cmd_embed};
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
         child c;
         CHECK(run(&c, verbs[i], WORDS("x", "--help"), NULL) == IG_EXIT_OK);
@@ -144,6 +144,8 @@ TEST(every_verb_prints_its_help_on_stdout) {
 }
 
 TEST(a_wrong_command_line_costs_no_model_and_exits_2) {
+    fails(ig_cmd_embed, WORDS("embed"), IG_EXIT_USAGE, "embed wants a model");
+    fails(ig_cmd_embed, WORDS("embed", "-m", "x", "--dimensions", "-1", "y"), IG_EXIT_USAGE, "dimensions");
     fails(ig_cmd_generate, WORDS("generate"), IG_EXIT_USAGE, "no prompt");
     fails(ig_cmd_generate, WORDS("generate", "--raw", "--system", "x", "-p", "y"), IG_EXIT_USAGE, "--raw");
     fails(ig_cmd_serve, WORDS("serve", "--prot", "1"), IG_EXIT_USAGE, "did you mean --port");
@@ -309,4 +311,34 @@ TEST(a_model_is_shown_with_its_plan_and_a_refused_one_with_the_reason) {
     CHECK(run(&c, ig_cmd_show, WORDS("show", m, "--json"), NULL) == IG_EXIT_OK);
     CHECK(strstr(text_of(&c.text), "\"runs\": true"));
     drop(&c);
+}
+
+TEST(embed_prints_a_vector_of_length_one_for_each_text_and_the_same_alone) {
+    NEED_MODEL();
+    child both, alone, cut;
+    CHECK(run(&both, ig_cmd_embed, WORDS("embed", m, "a cat", "a much longer text about a dog"), NULL) ==
+          IG_EXIT_OK);
+    CHECK(run(&alone, ig_cmd_embed, WORDS("embed", "-m", m, "-"), "\na much longer text about a dog\r\n") ==
+          IG_EXIT_OK);
+    CHECK(run(&cut, ig_cmd_embed, WORDS("embed", m, "--dimensions", "16", "a cat"), NULL) == IG_EXIT_OK);
+    yyjson_doc *doc[3] = {yyjson_read(both.text.p, both.text.n, 0),
+                          yyjson_read(alone.text.p, alone.text.n, 0), yyjson_read(cut.text.p, cut.text.n, 0)};
+    yyjson_val *data[3], *v[4] = {NULL};
+    for (int i = 0; i < 3; i++) {
+        data[i] = ig_json_get(yyjson_doc_get_root(doc[i]), "data");
+        CHECK(doc[i] && yyjson_arr_size(data[i]) == (i == 0 ? 2 : 1));
+        v[i] = ig_json_get(yyjson_arr_get(data[i], i == 0 ? 1 : 0), "embedding");
+    }
+    v[3] = ig_json_get(yyjson_arr_get(data[0], 0), "embedding");
+    CHECK(yyjson_arr_size(v[0]) > 16 && yyjson_arr_size(v[2]) == 16 && yyjson_equals(v[0], v[1]));
+    CHECK(!yyjson_equals(v[0], v[3]));
+    for (int i = 0; i < 4; i++) {
+        double sum = 0;
+        size_t k, n;
+        yyjson_val *x;
+        yyjson_arr_foreach(v[i], k, n, x) sum += yyjson_get_num(x) * yyjson_get_num(x);
+        CHECK_MSG(sum > 0.9999 && sum < 1.0001, "vector %d has a length of %g squared", i, sum);
+    }
+    for (int i = 0; i < 3; i++) yyjson_doc_free(doc[i]);
+    drop(&both), drop(&alone), drop(&cut);
 }

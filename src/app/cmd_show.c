@@ -199,6 +199,25 @@ static void print_files(const facts *f) {
                ig_snapshot_n_tensors(f->snapshot));
 }
 
+/* What of the family's variants this model is. */
+static void print_details(const ig_model_config *c) {
+    const ig_rope_settings *r = &c->rope[IG_ROPE_FULL];
+    int n_windowed = 0;
+    for (int i = 0; i < c->n_layers; i++) n_windowed += c->windowed[i];
+    printf("%-12s base %g", "rope", r->base);
+    if (r->type != IG_ROPE_PLAIN) printf(", %s, factor %g", ig_rope_type_name(r->type), r->factor);
+    if (c->own_window_rope && n_windowed) printf("; in windows base %g", c->rope[IG_ROPE_WINDOW].base);
+    printf("\n");
+    if (n_windowed)
+        printf("%-12s %d positions in %d of %d layers\n", "window", c->window, n_windowed, c->n_layers);
+    if (c->attention_softcap > 0 || c->final_softcap > 0)
+        printf("%-12s scores %g, logits %g (0: none)\n", "caps", (double)c->attention_softcap,
+               (double)c->final_softcap);
+    if (c->pooling || c->no_head)
+        printf("%-12s of texts, pooled by \"%s\"%s\n", "vectors", ig_pooling_name(c->pooling),
+               c->no_head ? "; no head, no tokens" : "");
+}
+
 static void print_text(const facts *f) {
     const ig_model_config *c = &f->info.config;
     print_files(f);
@@ -210,6 +229,7 @@ static void print_text(const facts *f) {
         printf("%-12s %d layers, width %d, %d heads of %d, %d key/value heads, ffn %d, vocabulary %d%s\n",
                "shape", c->n_layers, c->width, c->n_heads, c->head_dim, c->n_kv_heads, c->ffn_width,
                c->n_vocab, c->tied_head ? ", tied head" : "");
+    if (f->info.family) print_details(c);
     for (int i = 0; i < f->n_types; i++)
         printf("%-12s %-8s %4d tensors, %s\n", i ? "" : "formats", f->types[i].type, f->types[i].n,
                ig_size_text_of(f->types[i].bytes).s);
@@ -256,6 +276,14 @@ static void add_config(yyjson_mut_doc *doc, yyjson_mut_val *root, const facts *f
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         yyjson_mut_obj_add_int(doc, o, rows[i].name, rows[i].v);
     yyjson_mut_obj_add_bool(doc, o, "tied_head", c->tied_head);
+    yyjson_mut_obj_add_bool(doc, o, "head", !c->no_head);
+    yyjson_mut_obj_add_str(doc, o, "pooling", ig_pooling_name(c->pooling));
+    yyjson_mut_val *rope = yyjson_mut_obj_add_obj(doc, o, "rope");
+    yyjson_mut_obj_add_str(doc, rope, "type", ig_rope_type_name(c->rope[IG_ROPE_FULL].type));
+    yyjson_mut_obj_add_real(doc, rope, "base", c->rope[IG_ROPE_FULL].base);
+    yyjson_mut_obj_add_real(doc, rope, "factor", c->rope[IG_ROPE_FULL].factor);
+    yyjson_mut_obj_add_real(doc, o, "attention_softcap", (double)c->attention_softcap);
+    yyjson_mut_obj_add_real(doc, o, "final_softcap", (double)c->final_softcap);
 }
 
 static void add_memory(yyjson_mut_doc *doc, yyjson_mut_val *root, const facts *f) {

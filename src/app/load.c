@@ -194,7 +194,10 @@ static ig_status load_parts(ig_loaded *l, const ig_load_options *o, ig_err *err)
     if (o->text_only) return IG_OK;
     st = ig_load_check_vocabulary(l->tokenizer, l->model, l->path, l->snapshot != NULL, err);
     if (st) return st;
-    if ((st = ig_engine_plan_make(&l->plan, l->model, &o->engine, err))) return st;
+    if (ig_model_config_of(l->model)->no_head && !o->vectors)
+        return ig_fail(err, IG_EFORMAT,
+                       "%.200s has no head: it gives vectors of texts (ingle embed) and no tokens", l->path);
+    if (!o->vectors && (st = ig_engine_plan_make(&l->plan, l->model, &o->engine, err))) return st;
     if (o->no_engine) return IG_OK;
     if ((st = ig_engine_start(&l->engine, l->model, &o->engine, err))) return st;
     l->plan = ig_engine_plan_of(l->engine);

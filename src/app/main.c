@@ -20,6 +20,7 @@ static const struct verb {
     {"chat", NULL, ig_cmd_chat, "talk in this terminal"},
     {"generate", "gen", ig_cmd_generate, "complete one prompt"},
     {"tokens", NULL, ig_cmd_tokens, "show how a text is cut into tokens"},
+    {"embed", NULL, ig_cmd_embed, "vectors of texts, for search"},
     {"show", NULL, ig_cmd_show, "what a model file holds, and whether it runs here"},
     {"bench", "benchmark", ig_cmd_bench, "measure speed and memory"},
     {"get", "pull", ig_cmd_get, "download a model from a hub, or go on with a download"},

@@ -124,7 +124,7 @@ static bool is_wanted(const binding *b, const ig_weight_spec *row, const char *n
     if (b->s->from.snapshot && !row->hf) return false;
     switch (row->when) {
     case IG_ALWAYS: return true;
-    case IG_WHEN_UNTIED: return !c->tied_head;
+    case IG_WHEN_UNTIED: return !c->tied_head && !c->no_head;
     case IG_WHEN_LONGROPE: return c->rope[IG_ROPE_FULL].type == IG_ROPE_LONGROPE;
     case IG_WHEN_THERE: return ig_source_has(b->s, name);
     case IG_WHEN_ATTENTION_BIAS:

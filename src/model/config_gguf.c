@@ -57,7 +57,7 @@ ig_status ig_gguf_real(double *out, const ig_gguf *g, const char *arch, const ch
 }
 
 ig_status ig_gguf_read_sizes(ig_model_config *c, const ig_gguf *g, const char *arch, ig_err *err) {
-    int value_dim = 0, rope_dims = 0, n_experts = 0;
+    int value_dim = 0, rope_dims = 0, n_experts = 0, pooling = 0;
     double eps = 0, cap[2] = {0, 0};
     const ig_int_row rows[] = {
         {&c->n_layers, "block_count", 1, IG_LAYERS_MAX, IG_REQUIRED},
@@ -69,12 +69,14 @@ ig_status ig_gguf_read_sizes(ig_model_config *c, const ig_gguf *g, const char *a
         {&value_dim, "attention.value_length", 1, 1 << 16, 0},
         {&rope_dims, "rope.dimension_count", 1, 1 << 16, 0},
         {&c->n_ctx_train, "context_length", 1, 1 << 24, IG_REQUIRED},
+        {&pooling, "pooling_type", 0, IG_POOLING_RANK, IG_POOLING_NONE},
         {&n_experts, "expert_count", 0, 1 << 16, 0},
         {NULL},
     };
     const char *path = ig_gguf_path(g);
     ig_status st = ig_gguf_ints(g, arch, rows, err);
     if (st) return st;
+    c->pooling = (ig_pooling)pooling;
     if (!c->n_kv_heads) c->n_kv_heads = c->n_heads;
     if (!c->head_dim) c->head_dim = c->width / c->n_heads;
     if (n_experts)

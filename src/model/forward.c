@@ -2,6 +2,8 @@
  * differ by what is in ig_run and by the rows. Between layers only h lives on: the arena is rewound. */
 #include "model/inside.h"
 
+#include <string.h>
+
 ig_model_ropes ig_model_ropes_of(const ig_model *m, ig_run *r, const ig_rows *rows) {
     ig_model_ropes ropes = {{NULL}};
     for (int i = 0; i < IG_ROPES; i++)
@@ -36,24 +38,38 @@ ig_loss *ig_model_loss(const ig_model *m, ig_run *r, const ig_rows *rows, const 
     return op_loss(r, &head, x, target, grad);
 }
 
-void ig_model_run(const ig_model *m, ig_run *r, const ig_rows *rows, float *logits) {
+void ig_model_run(const ig_model *m, ig_run *r, const ig_rows *rows, ig_model_out out) {
     const ig_model_config *c = &m->config;
     const ig_model_ropes ropes = ig_model_ropes_of(m, r, rows);
     ig_carry carry = ig_model_embed(m, r, rows, false);
     ig_model_layers(m, r, rows, &ropes, 0, c->n_layers, &carry);
     if (rows->n_want == 0 || r->status != IG_OK) return;
     const ig_head head = {.w = &m->top.w[IG_TOP_HEAD], .softcap = c->final_softcap};
-    ig_tensor *x = op_norm(r, carry.h, m->top.v[IG_TOP_NORM], c->norm_eps, (int)head.w->fmt->act, rows->want,
-                           rows->n_want);
-    op_head(r, &head, x, logits, (size_t)c->n_vocab);
+    const int need = out.wants_hidden ? IG_ACT_F32 : (int)head.w->fmt->act;
+    ig_tensor *x = op_norm(r, carry.h, m->top.v[IG_TOP_NORM], c->norm_eps, need, rows->want, rows->n_want);
+    if (!out.wants_hidden)
+        op_head(r, &head, x, out.logits, (size_t)c->n_vocab);
+    else if (x && x->f)
+        memcpy(out.hidden, x->f, (size_t)rows->n_want * (size_t)c->width * sizeof *x->f);
+}
+
+static ig_status forward(ig_model *m, ig_arena *arena, const ig_rows *rows, ig_model_out out, ig_err *err) {
+    size_t mark = ig_arena_mark(arena);
+    ig_run r = {.arena = arena, .pool = m->pool, .kern = &m->kern};
+    ig_model_run(m, &r, rows, out);
+    ig_arena_rewind(arena, mark);
+    if (r.status != IG_OK && err) *err = r.err;
+    return r.status;
 }
 
 ig_status ig_model_forward(ig_model *m, ig_arena *arena, const ig_rows *rows, float *logits, ig_err *err) {
     ig_assert(rows->n_rows > 0 && (rows->n_want == 0 || logits != NULL));
-    size_t mark = ig_arena_mark(arena);
-    ig_run r = {.arena = arena, .pool = m->pool, .kern = &m->kern};
-    ig_model_run(m, &r, rows, logits);
-    ig_arena_rewind(arena, mark);
-    if (r.status != IG_OK && err) *err = r.err;
-    return r.status;
+    if (m->config.no_head && rows->n_want > 0)
+        return ig_fail(err, IG_EINVAL, "this model has no head: it gives vectors of texts and no tokens");
+    return forward(m, arena, rows, (ig_model_out){.logits = logits}, err);
+}
+
+ig_status ig_model_hidden(ig_model *m, ig_arena *arena, const ig_rows *rows, float *hidden, ig_err *err) {
+    ig_assert(rows->n_rows > 0 && (rows->n_want == 0 || hidden != NULL));
+    return forward(m, arena, rows, (ig_model_out){.hidden = hidden, .wants_hidden = true}, err);
 }

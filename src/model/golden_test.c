@@ -264,3 +264,103 @@ TEST(another_rope_a_missing_bias_and_no_cap_would_be_noticed) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         check_at(cases[i].name, 1e-5, 0.99, &cases[i].x, false);
 }
+
+/* ---- vectors ------------------------------------------------------------------------------------------- */
+
+/* The length of a - b. */
+static double distance_of(const float *a, const float *b, int n) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+    return sqrt(sum);
+}
+
+static void check_vectors(const char *name, const wrong *x) {
+    enum { WIDTH = 64, SHORT = 32, MANY = 7 };
+    static float got[MANY * WIDTH], again[MANY * WIDTH];
+    static uint32_t tokens[PROMPTS][ROWS_MAX];
+    float want[WIDTH], cut[SHORT];
+    ig_token_list texts[MANY];
+    char path[160], folder[128];
+    ig_safetensors *g = NULL;
+    ig_err err = {0};
+    rig r;
+    snprintf(path, sizeof path, FOLDER "%s/golden.safetensors", name);
+    if (!CHECK(ig_safetensors_open(&g, path, &err) == IG_OK)) return;
+    const bool made = snapshot_of(folder, name, x);
+    if (!rig_open(&r, folder, 2, 0)) return;
+    for (int i = 0, n; i < MANY; i++) {
+        CHECK(read_golden(g, "tokens", i % PROMPTS, tokens[i % PROMPTS], sizeof *tokens, &n));
+        texts[i] = (ig_token_list){tokens[i % PROMPTS], n};
+    }
+    static const int ways[][2] = {{1, 128}, {1, 7}, {3, 64}, {7, 500}, {5, 3}}; /* slots, rows of a step */
+    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+        ig_embedder *e = NULL;
+        float *out = w ? again : got;
+        CHECK(ig_embedder_make(&e, r.m, ways[w][0], ROWS_MAX, ways[w][1], &err) == IG_OK);
+        CHECK_MSG(ig_embedder_run(e, texts, MANY, out, &err) == IG_OK, "%s", err.msg);
+        CHECK_MSG(!w || memcmp(got, again, sizeof got) == 0, "%s: %d at once, %d rows a step: other bits",
+                  name, ways[w][0], ways[w][1]);
+        texts[3].n = ROWS_MAX + 1;
+        CHECK(ig_embedder_run(e, texts, MANY, again, &err) == IG_EINVAL &&
+              strstr(err.msg, "text 3 has 101 tokens"));
+        texts[3].n = texts[1].n;
+        ig_embedder_free(e);
+    }
+    for (int i = 0, n; i < PROMPTS; i++) {
+        float *v = again + i * WIDTH;
+        memcpy(v, got + i * WIDTH, WIDTH * sizeof *v);
+        CHECK(read_golden(g, "vector", i, want, sizeof want, &n) && n == WIDTH);
+        CHECK(ig_embedding_finish(v, WIDTH, &err) == IG_OK);
+        const double far = distance_of(v, want, WIDTH);
+        CHECK_MSG(x->config ? far > 1e-2 : far < 1e-3, "%s, prompt %d: %g away", name, i, far);
+        memcpy(v, got + i * WIDTH, WIDTH * sizeof *v);
+        CHECK(read_golden(g, "short", i, cut, sizeof cut, &n) && n == SHORT);
+        CHECK(ig_embedding_finish(v, SHORT, &err) == IG_OK);
+        CHECK_MSG(x->config || distance_of(v, cut, SHORT) < 1e-3, "%s, prompt %d, cut", name, i);
+    }
+    if (made) remove_made(folder);
+    rig_close(&r), ig_safetensors_close(g);
+}
+
+TEST(vectors_are_mlx_lms_and_the_same_bits_alone_in_a_batch_and_in_chunks) {
+    check_vectors("qwen3_emb-0.08-bf16", &(wrong){0});
+    check_vectors("qwen3_emb-0.25-bf16", &(wrong){0});
+    check_vectors("qwen3_emb-0.25-bf16",
+                  &(wrong){.config = "\"rope_theta\": 1000000.0", .instead = "\"rope_theta\": 10000.0"});
+}
+
+TEST(a_row_without_a_direction_makes_no_vector) {
+    float v[4] = {0}, nan[2] = {1, NAN};
+    ig_err err;
+    CHECK(ig_embedding_finish(v, 4, &err) == IG_EINVAL);
+    CHECK(ig_embedding_finish(nan, 2, &err) == IG_EINVAL);
+    v[0] = 3, v[1] = 4, v[2] = 12;
+    CHECK(ig_embedding_finish(v, 2, &err) == IG_OK && v[0] == 0.6f && v[1] == 0.8f);
+}
+
+TEST(a_bare_model_whose_head_is_not_the_embedding_gives_vectors_and_refuses_logits) {
+    char folder[128];
+    uint32_t token = 1;
+    int zero = 0;
+    float out[VOCAB];
+    ig_err err = {0};
+    rig r;
+    const wrong untied = {.config = "\"tie_word_embeddings\": true",
+                          .instead = "\"tie_word_embeddings\": false"};
+    const bool made = snapshot_of(folder, "qwen3_emb-0.08-bf16", &untied);
+    if (!rig_open(&r, folder, 1, 0)) return;
+    CHECK(ig_model_config_of(r.m)->no_head && ig_kv_seq_reserve(r.kv, r.seq[0], 1));
+    const ig_rows rows = {.n_rows = 1,
+                          .token = &token,
+                          .pos = &zero,
+                          .seq = &zero,
+                          .kv_seq = r.seq,
+                          .kv = r.kv,
+                          .n_ctx = CTX,
+                          .want = &zero,
+                          .n_want = 1};
+    CHECK(ig_model_forward(r.m, &r.arena, &rows, out, &err) == IG_EINVAL && strstr(err.msg, "no head"));
+    CHECK(ig_model_hidden(r.m, &r.arena, &rows, out, &err) == IG_OK);
+    rig_close(&r);
+    if (made) remove_made(folder);
+}

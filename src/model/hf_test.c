@@ -33,7 +33,12 @@ typedef struct style {
     const char *nan;                   /* a vector in F32 */
     const char *swap;                  /* MLX scales: those of each row's first two groups change places */
     bool nested;                       /* the settings in text_config */
+    const char *family;                /* as in twist */
 } style;
+
+static bool is_gemma(shape s, const style *y) {
+    return strncmp(family_of(s, &(twist){.family = y->family}), "gemma", 5) == 0;
+}
 
 static const char *const names[][2] = {{"attn_norm", "input_layernorm"},
                                        {"attn_q", "self_attn.q_proj"},
@@ -58,13 +63,14 @@ static void hf_name(char *to, size_t cap, const char *gguf, bool gemma, const st
         snprintf(to, cap, "%slm_head.weight", outer);
     else if (sscanf(gguf, "blk.%d.%n", &layer, &at) == 1) {
         char what[64];
-        snprintf(what, sizeof what, "%.*s", (int)(strlen(gguf + at) - 7), gguf + at);
+        const char *kind = strrchr(gguf, '.');
+        snprintf(what, sizeof what, "%.*s", (int)(kind - (gguf + at)), gguf + at);
         const char *hf = strcmp(what, "ffn_norm") == 0
                              ? (gemma ? "pre_feedforward_layernorm" : "post_attention_layernorm")
                              : "post_attention_layernorm"; /* Gemma's post_attention_norm */
         for (size_t i = 0; i < sizeof names / sizeof *names; i++)
             if (strcmp(names[i][0], what) == 0) hf = names[i][1];
-        snprintf(to, cap, "%slayers.%d.%s.weight", body, layer, hf);
+        snprintf(to, cap, "%slayers.%d.%s%s", body, layer, hf, kind);
     }
 }
 
@@ -124,11 +130,11 @@ static int convert(out *v, const char *gguf_path, shape s, const style *y) {
         out *o = &v[n++];
         snprintf(gguf, sizeof gguf, "%.*s", (int)t->name.n, t->name.p);
         *o = (out){.rows = t->n_dims == 2 ? rows : 0, .cols = cols, .n = (size_t)t->n_bytes};
-        hf_name(o->name, sizeof o->name, gguf, s.window > 0, y);
+        hf_name(o->name, sizeof o->name, gguf, is_gemma(s, y), y);
         snprintf(o->dtype, sizeof o->dtype, "%s", ig_gguf_type_of(t->type)->name);
         o->bytes = malloc(o->n);
         if (ig_gguf_read(g, t, 0, o->bytes, o->n, NULL) != IG_OK) abort();
-        if (o->rows == 0 && s.window) /* a norm of Gemma: less one, exactly */
+        if (o->rows == 0 && is_gemma(s, y)) /* a norm of Gemma: less one, exactly */
             for (int c = 0; c < cols; c++) ((float *)(void *)o->bytes)[c] -= 1.0f;
         out *scale = &v[n], *bias = &v[n + 1];
         if (o->rows && y->bits) {
@@ -141,12 +147,14 @@ static int convert(out *v, const char *gguf_path, shape s, const style *y) {
             memcpy(bias->name + strlen(o->name) - 7, ".biases", 8);
             n += 2;
         }
-        const bool turned = !s.window && (strstr(gguf, "attn_q.") || strstr(gguf, "attn_k."));
+        const bool turned =
+            !is_gemma(s, y) && !y->family && (strstr(gguf, "attn_q.") || strstr(gguf, "attn_k."));
         for (out *p = o; turned && p < &v[n]; p++) { /* GGUF row 2i + s of a head is row s * half + i here */
-            const size_t bytes = p == o && !y->bits ? row : p->n / (size_t)rows;
+            const int n_rows = p->rows ? rows : cols; /* a bias */
+            const size_t bytes = p->rows && p == o && !y->bits ? row : p->n / (size_t)n_rows;
             uint8_t *old = p->bytes;
             p->bytes = malloc(p->n);
-            for (int r = 0; r < rows; r++) {
+            for (int r = 0; r < n_rows; r++) {
                 int head = r / s.dim, at = r % s.dim,
                     from = head * s.dim + (at < half ? 2 * at : 2 * (at - half) + 1);
                 memcpy(p->bytes + (size_t)r * bytes, old + (size_t)from * bytes, bytes);
@@ -193,7 +201,7 @@ static void write_shard(const char *name, const out *v, int n, int shard, int n_
 
 static void write_config(shape s, const style *y) {
     FILE *f = create("config.json");
-    const char *type = y->type ? y->type : s.window ? "gemma3_text" : "llama";
+    const char *type = y->type ? y->type : y->family ? y->family : s.window ? "gemma3_text" : "llama";
     fprintf(f, "{\"model_type\":\"%s\",", type);
     if (y->nested) fprintf(f, "\"text_config\":{");
     fprintf(
@@ -295,6 +303,57 @@ TEST(the_same_weights_as_gguf_and_as_snapshot_give_the_same_logits_by_bytes) {
         same("control", &w, shapes[i], &(style){.rope = "\"rope_theta\":12345"}, false);
         unlink(w.path);
     }
+}
+
+/* The same, of a GGUF file that is written for it. `gguf` must not be the same as the snapshot when `wrong` is. */
+static void same_family(const char *what, shape s, twist t, style y, bool expected) {
+    file w = write_model(s, t);
+    same(what, &w, s, &y, expected);
+    unlink(w.path);
+}
+
+TEST(every_dense_family_is_the_same_from_a_gguf_file_and_from_a_snapshot) {
+    static const shape s = {3, 96, 160, 6, 2, 32, 80, false, "f32", 0},
+                       windows = {3, 96, 160, 6, 2, 32, 80, true, "bf16", 8};
+    static const char theta[] = "\"rope_theta\":10000";
+#define GEMMA2 "\"query_pre_attn_scalar\":32,\"sliding_window\":8"
+    same_family("qwen2", s, (twist){.family = "qwen2"}, (style){.family = "qwen2", .rope = theta}, true);
+    same_family("qwen3", s, (twist){.family = "qwen3"}, (style){.family = "qwen3", .rope = theta}, true);
+    same_family("gemma2", windows, (twist){.family = "gemma2"}, (style){.family = "gemma2", .config = GEMMA2},
+                true);
+    same_family("gemma2, one cap", windows, (twist){.family = "gemma2"},
+                (style){.family = "gemma2", .config = GEMMA2 ",\"final_logit_softcapping\":null"}, false);
+    same_family("gemma2, another cap", windows, (twist){.family = "gemma2"},
+                (style){.family = "gemma2", .config = GEMMA2 ",\"attn_logit_softcapping\":20"}, false);
+    same_family("biases", s, (twist){.biases = true},
+                (style){.config = "\"attention_bias\":true,\"mlp_bias\":true"}, true);
+    same_family("window in GGUF", s, (twist){.see = 8},
+                (style){.type = "mistral", .config = "\"sliding_window\":8"}, true);
+    same_family("layer types", s, (twist){.see = 8},
+                (style){.config = "\"sliding_window\":8,\"layer_types\":[\"sliding_attention\","
+                                  "\"sliding_attention\",\"sliding_attention\"]"},
+                true);
+    same_family("a llama's window without layer types means nothing", s, (twist){0},
+                (style){.config = "\"sliding_window\":8"}, true);
+    same_family("another window", s, (twist){.see = 8},
+                (style){.type = "mistral", .config = "\"sliding_window\":9"}, false);
+    same_family(
+        "qwen2's window is off", s, (twist){.family = "qwen2"},
+        (style){.family = "qwen2",
+                .rope = theta,
+                .config = "\"sliding_window\":8,\"use_sliding_window\":false,\"max_window_layers\":0"},
+        true);
+    same_family("qwen2's window is on", s, (twist){.family = "qwen2", .see = 8},
+                (style){.family = "qwen2",
+                        .rope = theta,
+                        .config = "\"sliding_window\":8,\"use_sliding_window\":true,\"max_window_layers\":0"},
+                true);
+}
+
+TEST(a_bare_model_without_prefix_is_the_same_model) {
+    static const shape s = {2, 96, 160, 6, 2, 32, 80, false, "f32", 0};
+    same_family("bare qwen3", s, (twist){.family = "qwen3"},
+                (style){.family = "qwen3", .body = "", .rope = "\"rope_theta\":10000"}, true);
 }
 
 TEST(every_spelling_of_rope_is_the_same_model) {

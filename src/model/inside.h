@@ -252,6 +252,10 @@ ig_layer_fn ig_layer_pre_norm, ig_layer_two_norms;
 ig_status ig_model_bind(ig_model *m, ig_source *s, const ig_model_options *o, ig_err *err);
 
 /* The forward under any ig_run: serve, train or plan. */
-void ig_model_run(const ig_model *m, ig_run *r, const ig_rows *rows, float *logits);
+typedef struct ig_model_out {
+    float *logits, *hidden; /* of rows->want; each may be NULL */
+    bool wants_hidden;      /* a plan: has no memory and still counts */
+} ig_model_out;
+void ig_model_run(const ig_model *m, ig_run *r, const ig_rows *rows, ig_model_out out);
 
 #endif

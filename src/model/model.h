@@ -3,7 +3,7 @@
  * Owns:    repacked weights, the family's numbers (ig_model_config), the kernels chosen.
  * Takes:   a checkpoint (an open ig_gguf or ig_snapshot) and a compute pool. The checkpoint may be closed
  *          after ig_model_open.
- * Gives:   logits of the rows asked for; K and V written into the blocks of the rows' sequences.
+ * Gives:   logits of the rows asked for, or those rows after the final norm; K and V written into the blocks of the rows' sequences.
  * Threads: ig_model_forward by one thread at a time, which lends the pool.
  * Memory:  weights: one mapping of exactly the planned size. A forward takes everything else from the
  *          caller's arena; ig_model_plan says how much.
@@ -46,6 +46,13 @@ const char *ig_rope_type_name(ig_rope_type t);
 /* Windowed layers may have a rope of their own. */
 enum { IG_ROPE_FULL, IG_ROPE_WINDOW, IG_ROPES };
 
+/* What a checkpoint says makes a vector of a text's rows. Numbers are GGUF's. */
+typedef enum ig_pooling {
+    IG_POOLING_NONE, /* it does not say */
+    IG_POOLING_MEAN, IG_POOLING_CLS, IG_POOLING_LAST, IG_POOLING_RANK
+} ig_pooling;
+const char *ig_pooling_name(ig_pooling p);
+
 typedef struct ig_model_config {
     int n_layers, n_heads, n_kv_heads, head_dim, width, ffn_width, n_vocab;
     int n_ctx_train; /* tokens the model was made for */
@@ -55,6 +62,8 @@ typedef struct ig_model_config {
     ig_rope_settings rope[IG_ROPES];
     bool own_window_rope; /* else rope[IG_ROPE_WINDOW] means nothing */
     bool tied_head;
+    bool no_head;                    /* a bare model: rows after the last norm, and no logits */
+    ig_pooling pooling;
     bool attention_bias, mlp_bias;   /* of a snapshot: the settings; in GGUF files the tensors say it */
     int window;                      /* positions, the row's own included; 0: no layer has one */
     uint8_t windowed[IG_LAYERS_MAX]; /* 1: layer i sees a window only */
@@ -92,9 +101,31 @@ const ig_kern_table *ig_model_kernels(const ig_model *m);
 size_t ig_model_plan(const ig_model *m, int n_rows, int n_want, int n_ctx);
 
 /* One step: embeds, runs all layers, writes K/V of every row, and puts the logits of rows->want into
- * logits [n_want][n_vocab] (may be NULL when n_want is 0). The arena is rewound at the end. The sequences'
- * blocks are reserved by the caller, who also moves n_tokens on. */
+ * logits [n_want][n_vocab] (may be NULL when n_want is 0). IG_EINVAL: a model without a head. The arena is
+ * rewound at the end. The sequences' blocks are reserved by the caller, who also moves n_tokens on. */
 ig_status ig_model_forward(ig_model *m, ig_arena *arena, const ig_rows *rows, float *logits, ig_err *err);
+
+/* ---- vectors of texts ---------------------------------------------------------------------------------- */
+
+/* The same step for rows->want after the final norm instead of logits: hidden [n_want][width]. A text's vector is
+ * the row of its last token (Qwen3-Embedding: an <|endoftext|> that the caller puts there) through
+ * ig_embedding_finish. Equal by bits alone, in a batch and in chunks, as logits are. */
+ig_status ig_model_hidden(ig_model *m, ig_arena *arena, const ig_rows *rows, float *hidden, ig_err *err);
+/* Ids of a text. */
+typedef struct ig_token_list {
+    const uint32_t *v;
+    int n;
+} ig_token_list;
+/* Runs texts through ig_model_hidden, n_slots at a time, in steps of at most `chunk` rows; one thread at a time. */
+typedef struct ig_embedder ig_embedder;
+ig_status ig_embedder_make(ig_embedder **out, ig_model *m, int n_slots, int n_ctx, int chunk, ig_err *err);
+void ig_embedder_free(ig_embedder *e); /* NULL is fine */
+/* vectors [n][width]: the last row of each text. IG_EINVAL: a text of 0 or more than n_ctx tokens, an id that is
+ * not in the vocabulary. */
+ig_status ig_embedder_run(ig_embedder *e, const ig_token_list *texts, int n, float *vectors, ig_err *err);
+/* The first n values of such a row, made a vector of length 1 in place; squares are summed in double, ascending.
+ * IG_EINVAL: the row holds a number that is not finite, or nothing but zeros. */
+ig_status ig_embedding_finish(float *v, int n, ig_err *err);
 
 /* ---- training: ranges of layers ----------------------------------------------------------------------- */
 

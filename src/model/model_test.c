@@ -123,6 +123,113 @@ TEST(logits_have_the_same_bits_in_any_batch_chunk_thread_count_and_on_any_isa) {
     }
 }
 
+TEST(every_family_gives_the_same_bits_in_any_batch_chunk_thread_count_and_on_any_isa) {
+    enum { N = 90, V = 80 };
+    static float ref[N * V], got[SEQS * N * V];
+    static const struct {
+        twist t;
+        int window;
+        const char *fmt;
+    } cases[] = {{{.family = "qwen2"}, 0, "q8_0"},
+                 {{.family = "qwen3"}, 0, "q4_1"},
+                 {{.family = "gemma2"}, 8, "q4_0"},
+                 {{.family = "gemma3"}, 8, "bf16"},
+                 {{.biases = true, .freqs = true}, 0, "q5_0"},
+                 {{.see = 8}, 0, "f32"}};
+    uint32_t tok[N];
+    random_tokens(tok, N, V, 5);
+    for (size_t f = 0; f < sizeof cases / sizeof *cases; f++) {
+        const shape s = {3, 96, 160, 6, 2, 32, V, true, cases[f].fmt, cases[f].window};
+        const char *name = family_of(s, &cases[f].t);
+        file w = write_model(s, cases[f].t);
+        for (int way = 0; way < 3; way++) { /* one thread, three, and the scalar kernels */
+            rig r;
+            int all[SEQS] = {0, 1, 2, 3, 4, 5, 6, 7, 8};
+            if (!rig_open(&r, w.path, way == 1 ? 3 : 1, way == 2 ? IG_CPU_NEON : 0)) return;
+            step(&r, tok, all, 1, 0, N, way ? got : ref);
+            CHECK_MSG(!way || memcmp(ref, got, sizeof ref) == 0, "%s, way %d", name, way);
+            for (int c = 1; c < N && way < 2; c = c == 1 ? 7 : c * 9) {
+                restart(&r, 0);
+                for (int from = 0; from < N; from += c)
+                    step(&r, tok, all, 1, from, from + c < N ? from + c : N, got + from * V);
+                CHECK_MSG(memcmp(ref, got, sizeof ref) == 0, "%s, chunks of %d", name, c);
+            }
+            for (int i = 0; i < SEQS; i++) restart(&r, i);
+            step(&r, tok, all, 4, 0, 60, got);
+            for (int i = 0; i < 4; i++)
+                CHECK_MSG(memcmp(ref, got + i * 60 * V, 60 * V * 4) == 0, "%s, batch of 4", name);
+            for (int p = 60; p < 66; p++) {
+                step(&r, tok, all, 4, p, p + 1, got);
+                for (int i = 0; i < 4; i++)
+                    CHECK_MSG(memcmp(ref + p * V, got + i * V, V * 4) == 0, "%s, batch of 4 at %d", name, p);
+            }
+            rig_close(&r);
+        }
+        unlink(w.path);
+    }
+}
+
+/* Where base, sizes and window are not at issue: what the biases of a GGUF file belong to. */
+TEST(a_bias_that_only_some_layers_have_is_refused_by_name) {
+    file w = write_model(small, (twist){.biases = true, .drop = "blk.1.attn_v.bias"});
+    ig_gguf *g = NULL;
+    ig_model *m = NULL;
+    ig_err err = {0};
+    CHECK(ig_gguf_open(&g, w.path, &err) == IG_OK);
+    CHECK(ig_model_open(&m, (ig_checkpoint){.gguf = g}, &(ig_model_options){0}, &err) == IG_EFORMAT);
+    CHECK_MSG(strstr(err.msg, "blk.1.attn_v.bias is missing") != NULL, "%s", err.msg);
+    ig_gguf_close(g), unlink(w.path);
+}
+
+/* Angles of pairs against formulas written apart; 8 heads' worth of the published Llama 3.1 settings. */
+TEST(every_type_of_rope_gives_the_angles_of_its_formula) {
+    enum { D = 128 };
+    double got[D / 2];
+    ig_err err;
+    ig_rope_settings s = {.type = IG_ROPE_LLAMA3,
+                          .base = 500000,
+                          .factor = 8,
+                          .original = 8192,
+                          .low = 1,
+                          .high = 4,
+                          .scale = 1};
+    CHECK(ig_rope_check(&s, D, "x", &err) == IG_OK && ig_rope_inv_freq(got, &s, D, NULL, &err) == IG_OK);
+    for (int i = 0; i < D / 2; i++) {
+        const double f = pow(500000, 2.0 * i / D), wave = 2 * M_PI * f;
+        double want = 1 / f;
+        if (wave > 8192)
+            want /= 8;
+        else if (wave > 2048) {
+            const double smooth = (8192 / wave - 1) / 3;
+            want = ((1 - smooth) / 8 + smooth) / f;
+        }
+        CHECK_MSG(fabs(got[i] - want) <= 1e-13 * want, "llama3 %d: %g, %g", i, got[i], want);
+    }
+    s = (ig_rope_settings){.type = IG_ROPE_YARN,
+                           .base = 1e6,
+                           .factor = 4,
+                           .original = 32768,
+                           .beta_fast = 32,
+                           .beta_slow = 1,
+                           .scale = 1};
+    CHECK(ig_rope_check(&s, D, "x", &err) == IG_OK && ig_rope_inv_freq(got, &s, D, NULL, &err) == IG_OK);
+    const double low = floor(D * log(32768 / (32 * 2 * M_PI)) / (2 * log(1e6))),
+                 high = ceil(D * log(32768 / (2 * M_PI)) / (2 * log(1e6)));
+    for (int i = 0; i < D / 2; i++) {
+        const double f = pow(1e6, 2.0 * i / D), m = 1 - fmin(fmax((i - low) / (high - low), 0), 1);
+        const double want = 4 * f * f / (4 * f * m + f * (1 - m));
+        CHECK_MSG(fabs(got[i] * want - 1) <= 1e-13, "yarn %d: %g, %g", i, got[i], 1 / want);
+    }
+    CHECK(fabs(ig_rope_yarn_scale(4, 1) - (0.1 * log(4) + 1)) < 1e-15);
+    float own[D / 2];
+    for (int i = 0; i < D / 2; i++) own[i] = 1.0f + (float)i;
+    s = (ig_rope_settings){.type = IG_ROPE_LINEAR, .base = 1e4, .factor = 8, .scale = 1};
+    CHECK(ig_rope_inv_freq(got, &s, D, own, &err) == IG_OK);
+    for (int i = 0; i < D / 2; i++) CHECK(fabs(got[i] * pow(1e4, 2.0 * i / D) * (1 + i) * 8 - 1) <= 1e-13);
+    own[5] = 0;
+    CHECK(ig_rope_inv_freq(got, &s, D, own, &err) == IG_EFORMAT && strstr(err.msg, "rope divisor 5 is 0"));
+}
+
 static void refused(shape s, twist t, const char *text) {
     file w = write_model(s, t);
     ig_gguf *g = NULL;
@@ -229,7 +336,7 @@ TEST(training_mode_stays_near_the_served_logits_and_notes_nothing_that_needs_no_
     ig_arena a = {.base = aligned_alloc(64, bytes), .cap_bytes = bytes};
     ig_tape tape = {0};
     ig_run run = {.arena = &a, .train = true, .tape = &tape, .kern = ig_model_kernels(r.m)};
-    ig_model_run(r.m, &run, &rows, noted);
+    ig_model_run(r.m, &run, &rows, (ig_model_out){.logits = noted});
     CHECK(run.status == IG_OK && tape.n_nodes == 0);
     double off = 0, size = 0; /* activations are not rounded to int8, keys and values not to f16 */
     for (int i = 0; i < N * V; i++) {

@@ -123,14 +123,39 @@ static ig_status read_tied(ig_model_config *c, const ig_family *f, const ig_hf *
                            ig_err *err) {
     char name[IG_TENSOR_NAME_BYTES];
     snprintf(name, sizeof name, "%slm_head.weight", s->outer);
-    c->tied_head = !ig_source_has(s, name);
+    const bool has_head = ig_source_has(s, name), is_bare = s->body[0] == 0;
+    c->tied_head = !has_head;
     yyjson_val *v = ig_hf_get(h, "tie_word_embeddings");
     if (f->hf_head_by_tensor) return IG_OK;
     if (v && !yyjson_is_bool(v))
         return ig_fail(err, IG_EFORMAT, "%.200s/config.json: tie_word_embeddings is neither true nor false",
                        h->path);
     c->tied_head = v ? yyjson_get_bool(v) : true;
+    c->no_head = is_bare && !has_head && !c->tied_head;
     return IG_OK;
+}
+
+/* What sentence-transformers keep beside a model; a folder without it is not told to be for vectors. */
+static ig_status read_pooling(ig_model_config *c, const ig_snapshot *s, ig_err *err) {
+    static const struct {
+        const char *key;
+        ig_pooling kind;
+    } modes[] = {{"pooling_mode_lasttoken", IG_POOLING_LAST},
+                 {"pooling_mode_cls_token", IG_POOLING_CLS},
+                 {"pooling_mode_mean_tokens", IG_POOLING_MEAN}};
+    yyjson_doc *doc = NULL;
+    ig_status st = ig_snapshot_json(&doc, s, "1_Pooling/config.json", err);
+    if (st == IG_ENOTFOUND) return IG_OK;
+    if (st) return st;
+    for (size_t i = 0; i < sizeof modes / sizeof *modes && !c->pooling; i++)
+        if (yyjson_is_true(ig_json_get(yyjson_doc_get_root(doc), modes[i].key))) c->pooling = modes[i].kind;
+    yyjson_doc_free(doc);
+    return IG_OK;
+}
+
+const char *ig_pooling_name(ig_pooling p) {
+    static const char *const names[] = {"none", "mean", "cls", "last", "rank"};
+    return names[p];
 }
 
 /* Opens the source, too: where the tensors are and what the head is depends on their names. */
@@ -157,6 +182,7 @@ static ig_status read_hf(const ig_family **family, ig_model_config *c, ig_source
     ig_status st = f->hf_config(c, &h, err);
     if (!st) st = ig_source_open(s, (ig_checkpoint){.snapshot = snapshot}, &h, err);
     if (!st) st = read_tied(c, f, &h, s, err);
+    if (!st) st = read_pooling(c, snapshot, err);
     if (!st) *family = f;
     return st;
 }

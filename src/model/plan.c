@@ -6,8 +6,8 @@
 
 enum { TENSORS_PER_LAYER = 32 };
 
-static size_t plan(const ig_model *m, ig_rows rows, void (*trace)(void *ud, const char *op, const ig_kern *k),
-                   void *ud) {
+static size_t plan(const ig_model *m, ig_rows rows, bool hidden,
+                   void (*trace)(void *ud, const char *op, const ig_kern *k), void *ud) {
     ig_arena counting = {.counting = true, .cap_bytes = SIZE_MAX};
     ig_arena shapes = {.cap_bytes =
                            (size_t)(m->config.n_layers + 2) * TENSORS_PER_LAYER * 2 * IG_ALIGN_BYTES};
@@ -19,7 +19,7 @@ static size_t plan(const ig_model *m, ig_rows rows, void (*trace)(void *ud, cons
                 .kern = &m->kern,
                 .trace = trace,
                 .trace_ud = ud};
-    ig_model_run(m, &r, &rows, NULL);
+    ig_model_run(m, &r, &rows, (ig_model_out){.wants_hidden = hidden});
     free(shapes.base);
     ig_assert(r.status == IG_OK);
     return counting.peak_bytes;
@@ -27,10 +27,14 @@ static size_t plan(const ig_model *m, ig_rows rows, void (*trace)(void *ud, cons
 
 size_t ig_model_plan(const ig_model *m, int n_rows, int n_want, int n_ctx) {
     static const int want[1]; /* only that there is a list, not what is in it */
-    return plan(m, (ig_rows){.n_rows = n_rows, .n_want = n_want, .want = want, .n_ctx = n_ctx}, NULL, NULL);
+    const ig_rows rows = {.n_rows = n_rows, .n_want = n_want, .want = want, .n_ctx = n_ctx};
+    const size_t vectors = plan(m, rows, true, NULL, NULL);
+    const size_t logits = m->config.no_head ? 0 : plan(m, rows, false, NULL, NULL);
+    return logits > vectors ? logits : vectors;
 }
 
 void ig_model_trace(const ig_model *m, void (*trace)(void *ud, const char *op, const ig_kern *k), void *ud) {
     static const int want[1];
-    plan(m, (ig_rows){.n_rows = 1, .n_want = 1, .want = want, .n_ctx = IG_KV_BLOCK_TOKENS}, trace, ud);
+    plan(m, (ig_rows){.n_rows = 1, .n_want = 1, .want = want, .n_ctx = IG_KV_BLOCK_TOKENS}, m->config.no_head,
+         trace, ud);
 }

@@ -14,15 +14,16 @@ enum { LEFTOVERS_SHOWN = 20, COMPARE_BYTES = 64 * 1024, MAP_ENTRIES_MAX = 1 << 1
 
 /* ---- names --------------------------------------------------------------------------------------------- */
 
-/* Where wrappers put the text model. */
+/* Where the text model is: in wrappers, alone, bare. */
 static const struct {
     const char *body, *outer;
 } prefixes[] = {
     {"model.language_model.", ""},
     {"language_model.model.", "language_model."},
     {"model.", ""},
+    {"", ""}, /* the bare model, as embedding models are kept */
 };
-enum { N_PREFIXES = sizeof prefixes / sizeof *prefixes };
+enum { N_PREFIXES = sizeof prefixes / sizeof *prefixes, IN_A_WRAPPER = 2 /* those before it */ };
 
 void ig_source_name(char out[static IG_TENSOR_NAME_BYTES], const ig_source *s, const ig_weight_spec *spec,
                     int layer) {
@@ -82,7 +83,7 @@ ig_status ig_source_open(ig_source *s, ig_checkpoint c, const ig_hf *h, ig_err *
     if (c.snapshot) {
         ig_status st = take_quantization(s, h, err);
         if (st) return st;
-        for (int i = 0; i < N_PREFIXES && h->wrapper; i++) {
+        for (int i = h->wrapper ? 0 : IN_A_WRAPPER; i < N_PREFIXES; i++) {
             char name[IG_TENSOR_NAME_BYTES];
             snprintf(name, sizeof name, "%sembed_tokens.weight", prefixes[i].body);
             if (!ig_source_has(s, name)) continue;

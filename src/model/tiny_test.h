@@ -106,7 +106,13 @@ typedef struct twist {
     uint32_t value;
     bool wide;
     uint32_t type_of_first;
+    const char *family;  /* NULL: by the shape; "qwen2", "qwen3", "gemma2" with the shape's window */
+    bool biases, freqs;  /* of a llama: of all seven matrices; rope_freqs.weight */
+    uint32_t see;        /* of a llama: attention.sliding_window */
 } twist;
+static inline const char *family_of(shape s, const twist *t) {
+    return t->family ? t->family : s.window ? "gemma3" : "llama";
+}
 
 static inline file write_model(shape s, twist t) {
     file w = {.seed = 7};
@@ -138,15 +144,33 @@ static inline file write_model(shape s, twist t) {
         ADD(q, s.width, s.ffn, "blk.%d.ffn_up.weight", i);
         ADD(q, s.ffn, s.width, "blk.%d.ffn_down.weight", i);
     }
-    for (int i = 0; i < s.layers && s.window; i++) {
-        ADD(0, s.dim, 1, "blk.%d.attn_q_norm.weight", i);
-        ADD(0, s.dim, 1, "blk.%d.attn_k_norm.weight", i);
-        ADD(0, s.width, 1, "blk.%d.post_attention_norm.weight", i);
-        ADD(0, s.width, 1, "blk.%d.post_ffw_norm.weight", i);
+    const char *arch = family_of(s, &t);
+    const bool gemma = strncmp(arch, "gemma", 5) == 0, qwen2 = strcmp(arch, "qwen2") == 0;
+    for (int i = 0; i < s.layers; i++) {
+        if (strcmp(arch, "gemma3") == 0 || strcmp(arch, "qwen3") == 0) {
+            ADD(0, s.dim, 1, "blk.%d.attn_q_norm.weight", i);
+            ADD(0, s.dim, 1, "blk.%d.attn_k_norm.weight", i);
+        }
+        if (gemma) {
+            ADD(0, s.width, 1, "blk.%d.post_attention_norm.weight", i);
+            ADD(0, s.width, 1, "blk.%d.post_ffw_norm.weight", i);
+        }
+        if (t.biases || qwen2) {
+            ADD(0, s.heads * s.dim, 1, "blk.%d.attn_q.bias", i);
+            ADD(0, s.kv_heads * s.dim, 1, "blk.%d.attn_k.bias", i);
+            ADD(0, s.kv_heads * s.dim, 1, "blk.%d.attn_v.bias", i);
+        }
+        if (!t.biases) continue;
+        ADD(0, s.width, 1, "blk.%d.attn_output.bias", i);
+        ADD(0, s.ffn, 1, "blk.%d.ffn_gate.bias", i);
+        ADD(0, s.ffn, 1, "blk.%d.ffn_up.bias", i);
+        ADD(0, s.width, 1, "blk.%d.ffn_down.bias", i);
     }
+    if (t.freqs) ADD(0, s.dim / 2, 1, "rope_freqs.weight");
     if (t.add) ADD(0, s.width, 1, "%s", t.add);
-    put(w.f, "GGUF", 4), put_u32(w.f, 3), put_u64(w.f, (uint64_t)n), put_u64(w.f, s.window ? 12 : 10);
-    const char *arch = s.window ? "gemma3" : "llama";
+    const uint32_t see = t.see ? t.see : (uint32_t)s.window;
+    const int n_keys = see ? (gemma ? 10 : 9) : 8;
+    put(w.f, "GGUF", 4), put_u32(w.f, 3), put_u64(w.f, (uint64_t)n), put_u64(w.f, (uint64_t)n_keys + 2);
     kv_str(w.f, "general.architecture", t.arch ? t.arch : arch);
     struct {
         const char *k;
@@ -159,10 +183,10 @@ static inline file write_model(shape s, twist t) {
                 {"attention.head_count_kv", (uint32_t)s.kv_heads},
                 {"attention.key_length", (uint32_t)s.dim},
                 {"attention.value_length", (uint32_t)s.dim},
-                {"attention.sliding_window", (uint32_t)s.window},
+                {"attention.sliding_window", see},
                 {"attention.sliding_window_pattern", 2}};
     char key[64];
-    for (size_t i = 0; i < sizeof keys / sizeof *keys - (s.window ? 0 : 2); i++) {
+    for (int i = 0; i < n_keys; i++) {
         snprintf(key, sizeof key, "%s.%s", arch, keys[i].k);
         kv_u32(w.f, key, t.key && strcmp(t.key, key) == 0 ? t.value : keys[i].v);
     }

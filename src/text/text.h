@@ -71,6 +71,13 @@ bool ig_tokenizer_adds_bos(const ig_tokenizer *t);
 /* End-of-generation ids: eos, eot, eom and the known end markers of the vocabulary. */
 const uint32_t *ig_tokenizer_eos(const ig_tokenizer *t, int *n);
 
+/* ---- embedding.c: a text of which a model makes a vector ---------------------------------------------- */
+
+/* Appends the ids of the text, with `Instruct: TASK\nQuery:` before it when there is a task (queries have one,
+ * documents do not), and the end token that the vector is the row of. Adds nothing on failure. s may be NULL. */
+ig_status ig_embedding_encode(const ig_tokenizer *t, ig_tokenizer_scratch *s, ig_slice text, ig_slice task,
+                              ig_tokens *out, ig_err *err);
+
 /* ---- detok.c: ids to text, as they come ------------------------------------------------------------- */
 
 /* A value: no memory of its own. Holds at most 3 bytes back: the beginning of a character. Invalid bytes

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Tiny random llama-family checkpoints with odd shapes, for tests: complete GGUF files, tokenizer and
+"""Tiny random checkpoints with odd shapes, of every dense family, for tests: complete GGUF files, tokenizer and
 chat template included.
 
-    tiny.py NAME DST [--type Q4_1] [--seed 1]      tiny.py --list
+    tiny.py NAME DST [--type Q4_1] [--seed 1] [--family qwen2] [--rope yarn]      tiny.py --list
 
 Weights are normal with a spread that keeps activations near 1, norms vary around 1, and the head is
 scaled so that the next token is neither certain nor uniform.
@@ -20,6 +20,9 @@ SHAPES = {
     "d128": (2, 224, 4, 1, 128, 352, True, 5e6),   # one kv head for four
     "wide": (2, 256, 8, 2, 32, 512, False, 1e4),   # everything a multiple of 256
 }
+FAMILIES = ("llama", "qwen2", "qwen3", "gemma2", "gemma3")
+ROPES = ("none", "linear", "llama3", "yarn", "longrope")
+WINDOW, ORIGINAL, FACTOR = 32, 64, 4.0  # of the Gemmas; of stretched ropes
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 WORDS = ["the", "and", "ing", "of", "to", "in", "er", "on", "an", "re", "at", "or", "es", "is"]
 TEMPLATE = ("{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + "
@@ -47,7 +50,21 @@ def vocabulary():
     return tokens, merges
 
 
-def make(name, type_name="Q4_1", seed=1, head=None):
+def add_rope(f, family, rope, half):
+    """The keys and tensors of a stretched rope as the usual converter writes them."""
+    if rope == "llama3":
+        f.add("rope_freqs.weight", "F32", np.linspace(1, 8, half))
+    elif rope != "none":
+        f.set(f"{family}.rope.scaling.type", ggufio.STRING, rope)
+        f.set(f"{family}.rope.scaling.factor", ggufio.F32, FACTOR)
+        f.set(f"{family}.rope.scaling.original_context_length", ggufio.U32, ORIGINAL)
+    if rope == "longrope":
+        f.set(f"{family}.rope.scaling.attn_factor", ggufio.F32, 1.19)
+        f.add("rope_factors_long.weight", "F32", np.linspace(1, 6, half))
+        f.add("rope_factors_short.weight", "F32", np.ones(half))
+
+
+def make(name, type_name="Q4_1", seed=1, head=None, family="llama", rope="none"):
     n_layers, width, n_heads, n_kv, head_dim, ffn, tied, base = SHAPES[name]
     rng = np.random.default_rng(seed)
     tokens, merges = vocabulary()
@@ -55,21 +72,27 @@ def make(name, type_name="Q4_1", seed=1, head=None):
     u32 = lambda key, v: f.set(key, ggufio.U32, v)
     text = lambda key, v: f.set(key, ggufio.STRING, v)
     texts = lambda key, v: f.set(key, (ggufio.ARRAY, ggufio.STRING), v)
-    text("general.architecture", "llama")
-    text("general.name", f"tiny random {name}")
+    text("general.architecture", family)
+    text("general.name", f"tiny random {family} {name}")
     u32("general.file_type", ggufio.FILE_TYPE[type_name])
-    u32("llama.block_count", n_layers)
-    u32("llama.context_length", 1024)
-    u32("llama.embedding_length", width)
-    u32("llama.feed_forward_length", ffn)
-    u32("llama.attention.head_count", n_heads)
-    u32("llama.attention.head_count_kv", n_kv)
-    u32("llama.attention.key_length", head_dim)
-    u32("llama.attention.value_length", head_dim)
-    u32("llama.rope.dimension_count", head_dim)
-    u32("llama.vocab_size", len(tokens))
-    f.set("llama.rope.freq_base", ggufio.F32, base)
-    f.set("llama.attention.layer_norm_rms_epsilon", ggufio.F32, 1e-5)
+    u32(f"{family}.block_count", n_layers)
+    u32(f"{family}.context_length", 1024)
+    u32(f"{family}.embedding_length", width)
+    u32(f"{family}.feed_forward_length", ffn)
+    u32(f"{family}.attention.head_count", n_heads)
+    u32(f"{family}.attention.head_count_kv", n_kv)
+    u32(f"{family}.attention.key_length", head_dim)
+    u32(f"{family}.attention.value_length", head_dim)
+    u32(f"{family}.rope.dimension_count", head_dim)
+    u32(f"{family}.vocab_size", len(tokens))
+    f.set(f"{family}.rope.freq_base", ggufio.F32, base)
+    f.set(f"{family}.attention.layer_norm_rms_epsilon", ggufio.F32, 1e-5)
+    gemma = family.startswith("gemma")
+    if gemma:
+        u32(f"{family}.attention.sliding_window", WINDOW)
+    if family == "gemma2":
+        f.set("gemma2.attn_logit_softcapping", ggufio.F32, 5.0)
+        f.set("gemma2.final_logit_softcapping", ggufio.F32, 3.0)
     text("tokenizer.ggml.model", "gpt2")
     text("tokenizer.ggml.pre", "smollm")
     texts("tokenizer.ggml.tokens", tokens)
@@ -84,7 +107,8 @@ def make(name, type_name="Q4_1", seed=1, head=None):
     text("tokenizer.chat_template", TEMPLATE)
 
     matrix = lambda n, k, spread=1.0: rng.normal(0, spread / np.sqrt(k), (n, k))
-    norm = lambda: rng.normal(1, 0.2, width)
+    norm = lambda n=width: rng.normal(1, 0.2, n)
+    add_rope(f, family, rope, head_dim // 2)
     head_type = head or type_name
     f.add("token_embd.weight", head_type, matrix(len(tokens), width, 3.0))
     for i in range(n_layers):
@@ -94,6 +118,15 @@ def make(name, type_name="Q4_1", seed=1, head=None):
         f.add(p + "attn_k.weight", type_name, matrix(n_kv * head_dim, width, 1.5))
         f.add(p + "attn_v.weight", type_name, matrix(n_kv * head_dim, width))
         f.add(p + "attn_output.weight", type_name, matrix(width, n_heads * head_dim))
+        if family == "qwen2":
+            for part, n in dict(q=n_heads, k=n_kv, v=n_kv).items():
+                f.add(f"{p}attn_{part}.bias", "F32", rng.normal(0, 0.3, n * head_dim))
+        if family in ("qwen3", "gemma3"):
+            f.add(p + "attn_q_norm.weight", "F32", norm(head_dim))
+            f.add(p + "attn_k_norm.weight", "F32", norm(head_dim))
+        if gemma:
+            f.add(p + "post_attention_norm.weight", "F32", norm())
+            f.add(p + "post_ffw_norm.weight", "F32", norm())
         f.add(p + "ffn_norm.weight", "F32", norm())
         f.add(p + "ffn_gate.weight", type_name, matrix(ffn, width))
         f.add(p + "ffn_up.weight", type_name, matrix(ffn, width))
@@ -112,13 +145,15 @@ def main():
     p.add_argument("--type", default="Q4_1", choices=sorted(ggufio.TYPES))
     p.add_argument("--head", choices=sorted(ggufio.TYPES), help="type of embedding and head, default --type")
     p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--family", choices=FAMILIES, default="llama")
+    p.add_argument("--rope", choices=ROPES, default="none")
     a = p.parse_args()
     if a.list:
         print(*SHAPES, sep="\n")
     elif not a.dst:
         p.error("NAME and DST")
     else:
-        make(a.name, a.type, a.seed, a.head).write(a.dst)
+        make(a.name, a.type, a.seed, a.head, a.family, a.rope).write(a.dst)
 
 
 if __name__ == "__main__":
