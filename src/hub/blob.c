@@ -407,11 +407,12 @@ static ig_status check_sum(work *w, ig_err *err) {
     }
 }
 
+/* The list goes first: behind the name nothing may be left over, whenever this ends. */
 static ig_status finish(work *w, ig_err *err) {
     if (fsync(w->fd) != 0) return ig_fail(err, IG_EIO, "%s: sync: %s", w->part, strerror(errno));
+    unlink(w->list);
     if (rename(w->part, w->whole) != 0)
         return ig_fail(err, IG_EIO, "%s: rename: %s", w->part, strerror(errno));
-    unlink(w->list);
     return ig_hub_sync_dir(w->b->folder, err);
 }
 

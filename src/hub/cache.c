@@ -53,8 +53,12 @@ ig_status ig_hub_make_dirs(const char *path, ig_err *err) {
         char was = *p;
         *p = 0;
         if (mkdir(copy, DIR_MODE) != 0 && errno != EEXIST) {
-            st = ig_fail(err, IG_EIO, "create folder %s: %s", copy, strerror(errno));
-            break;
+            struct stat info;
+            int why = errno; /* a file system may say no before it looks whether the folder is there */
+            if (stat(copy, &info) != 0 || !S_ISDIR(info.st_mode)) {
+                st = ig_fail(err, IG_EIO, "create folder %s: %s", copy, strerror(why));
+                break;
+            }
         }
         *p = was;
         if (was == 0) break;
@@ -87,6 +91,21 @@ bool ig_hub_ref_read(char out[41], const char *repo_path, const char *revision) 
     return good;
 }
 
+/* Written aside and not in refs/, where whatever a crash leaves behind would be a name. */
+static ig_status write_ref(const char *repo_path, const char *path, const char *commit, ig_err *err) {
+    ig_status st = IG_OK;
+    char *aside = NULL;
+    if (asprintf(&aside, "%s/.ingle-ref-%d", repo_path, (int)getpid()) < 0)
+        return ig_fail(err, IG_ELIMIT, "no memory");
+    int fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, FILE_MODE);
+    if (fd < 0 || write(fd, commit, 40) != 40 || fsync(fd) != 0 || rename(aside, path) != 0)
+        st = ig_fail(err, IG_EIO, "%s: %s", path, strerror(errno));
+    if (fd >= 0) close(fd);
+    if (st) unlink(aside);
+    free(aside);
+    return st;
+}
+
 ig_status ig_hub_ref_write(const char *repo_path, const char *revision, const char *commit, ig_err *err) {
     char was[41], *path = NULL;
     if (strcmp(revision, commit) == 0) return IG_OK; /* a commit needs no name */
@@ -96,8 +115,9 @@ ig_status ig_hub_ref_write(const char *repo_path, const char *revision, const ch
     *slash = 0;
     ig_status st = ig_hub_make_dirs(path, err);
     *slash = '/';
-    if (!st) st = ig_file_replace(path, commit, 40, err);
-    if (!st && chmod(path, 0644) != 0) st = ig_fail(err, IG_EIO, "%s: %s", path, strerror(errno));
+    if (!st) st = write_ref(repo_path, path, commit, err);
+    *slash = 0;
+    if (!st) st = ig_hub_sync_dir(path, err);
     free(path);
     return st;
 }
@@ -130,9 +150,11 @@ static bool is_linked(int folder, const char *name, const char *to) {
     return strcmp(now, to) == 0;
 }
 
-/* Made aside and renamed, so that a name is never without a file behind it. */
-static bool replace_link(int folder, const char *name, const char *to) {
+/* One that is there is replaced by a rename, so that a name is never without a file behind it. */
+static bool make_link(int folder, const char *name, const char *to) {
     char aside[64];
+    if (symlinkat(to, folder, name) == 0) return true;
+    if (errno != EEXIST) return false;
     snprintf(aside, sizeof aside, ".ingle-%d-%llx", (int)getpid(), (unsigned long long)ig_rng_fresh_seed());
     if (symlinkat(to, folder, aside) != 0) return false;
     if (renameat(folder, aside, folder, name) == 0) return true;
@@ -157,7 +179,7 @@ ig_status ig_hub_link(const char *repo_path, const char *commit, const char *pat
     int fd = st ? -1 : open_parent(open(top, O_RDONLY | O_DIRECTORY | O_CLOEXEC), path, &name);
     if (!st && fd < 0) {
         st = ig_fail(err, IG_EIO, "%s/%s: %s", top, path, strerror(errno));
-    } else if (!st && !is_linked(fd, name, to) && !replace_link(fd, name, to)) {
+    } else if (!st && !is_linked(fd, name, to) && !make_link(fd, name, to)) {
         const char *hint =
             errno == EPERM || errno == EOPNOTSUPP ? " (a file system without symbolic links?)" : "";
         st = ig_fail(err, IG_EIO, "%s/%s: link: %s%s", top, path, strerror(errno), hint);

@@ -125,6 +125,7 @@ class Hub:
         handler = type("Bound", (Handler,), {"hub": self})
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.server.daemon_threads = True
+        self.server.handle_error = lambda *args: None  # a client that was killed is no news
         self.port = self.server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"
         threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()

@@ -95,6 +95,7 @@ class Home:
         assert self.files() == {p: d for p, d in repo.items() if p in (wanted or WANTED)}
         assert not [n for n in self.blobs() if ".incomplete" in n]
         assert (self.repo / "refs" / "main").read_text() == COMMIT
+        assert not list(self.repo.rglob(".ingle*")) and os.listdir(self.repo / "refs") == ["main"]
 
 
 def partial(home, repo, path, n):
@@ -759,6 +760,41 @@ def test_a_disk_that_is_full_at_any_size_gives_no_half_file(home, limit):
         assert not home.files() and not (home.repo / "refs").exists()
         home.get(hub)
     home.check_whole(repo, set(repo))
+
+
+FAULTS = ["openat", "pwrite64", "pread64", "ftruncate", "fsync", "rename", "renameat", "symlinkat", "mkdir", "mkdirat",
+          "flock", "statfs"]
+
+
+@pytest.mark.parametrize("call", FAULTS)
+def test_a_call_of_the_system_that_fails_once_is_an_error_and_no_damage(home, call):
+    """strace makes the nth call fail; a plain run afterwards ends well."""
+    import shutil
+    if not shutil.which("strace"):
+        pytest.skip("no strace to make calls fail")
+    repo = {"config.json": b"{}", "m.safetensors": noise(1, 2 * MIB), "1_Pooling/config.json": b"{ }"}
+    n_most = 12 if int(os.environ.get("INGLE_TEST_KILLS", "0")) >= 100 else 2
+    codes = []
+    with Hub({REPO: repo}) as hub:
+        for n in range(1, n_most + 1):
+            home.cache = home.path / f"hub{n}"
+            env = {**home.env, "HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(home.cache)}
+            inject = f"inject={call}:error={'ENOSPC' if 'write' in call else 'EIO'}:when={n}"
+            got = subprocess.run(["strace", "-f", "-qq", "--seccomp-bpf", "-o", "/dev/null", "-e", f"trace={call}", "-e", inject,
+                                  program_path(), "get", REPO, "--retry-wait", "0.01", "--jobs", "1"],
+                                 env=env, capture_output=True, text=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL)
+            if "ptrace" in got.stderr and "not permitted" in got.stderr:
+                pytest.skip("this machine does not let strace trace")
+            codes.append(got.returncode)
+            assert got.returncode in (0, 1, 2, 4, 5, 127), (n, got.stderr)  # 127: the program itself was not loaded
+            assert got.returncode in (0, 127) or got.stderr.strip(), n
+            home.check_blobs()
+            assert all(repo[name] == data for name, data in home.files().items())
+            if got.returncode == 0:
+                home.check_whole(repo, set(repo))
+            assert home.run("get", REPO, env=env).returncode == 0
+            home.check_whole(repo, set(repo))
+    print(call, codes)
 
 
 def test_two_processes_fetch_one_repository_once(home):
