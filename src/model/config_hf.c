@@ -202,6 +202,7 @@ static ig_status read_longrope(ig_rope_settings *r, const ig_hf *h, yyjson_val *
     yyjson_arr_foreach(list, i, n, v) if ((st = real_of(&r->divisor[i], h, "a longrope factor", v, 1e-3,
                                                         factor_high, err))) return st;
     r->n_divisors = (int)yyjson_arr_size(list);
+    r->factor = 1; /* when it is there it is the ratio again, and only the scale is made of it */
     const double ratio = longer ? most / r->original : 1;
     const double scale = sqrt(1.0 + ig_math_log(ratio) / ig_math_log(r->original));
     st = number(&r->scale, h, o, "long_mscale", 1e-3, 99, scale, err);

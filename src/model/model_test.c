@@ -169,6 +169,19 @@ TEST(every_family_gives_the_same_bits_in_any_batch_chunk_thread_count_and_on_any
     }
 }
 
+TEST(a_gguf_file_says_how_its_rows_are_pooled) {
+    for (uint32_t kind = 0; kind <= IG_POOLING_RANK; kind++) {
+        file w = write_model(small, (twist){.family = "qwen3", .more = "qwen3.pooling_type", .value = kind});
+        ig_gguf *g = NULL;
+        ig_model_info info;
+        ig_err err = {0};
+        CHECK(ig_gguf_open(&g, w.path, &err) == IG_OK);
+        CHECK_MSG(ig_model_inspect(&info, (ig_checkpoint){.gguf = g}, &err) == IG_OK, "%s", err.msg);
+        CHECK(info.config.pooling == (ig_pooling)kind && ig_pooling_name(info.config.pooling)[0]);
+        ig_gguf_close(g), unlink(w.path);
+    }
+}
+
 /* Where base, sizes and window are not at issue: what the biases of a GGUF file belong to. */
 TEST(a_bias_that_only_some_layers_have_is_refused_by_name) {
     file w = write_model(small, (twist){.biases = true, .drop = "blk.1.attn_v.bias"});
@@ -262,6 +275,16 @@ TEST(what_cannot_run_is_refused_by_name) {
             "values of 32 dimensions of a head of 24");
     refused(small, (twist){.key = "llama.embedding_length", .value = 0}, "embedding_length = 0");
     refused(small, (twist){.key = "llama.context_length", .value = 0}, "context_length = 0");
+    refused(small, (twist){.more = "llama.expert_count", .value = 8}, "mixtures of experts are not supported");
+    refused(small, (twist){.more = "llama.pooling_type", .value = 9}, "pooling_type = 9");
+    refused(small, (twist){.more = "llama.rope.scaling.type", .text = "dynamic"}, "type \"dynamic\" is not supported");
+    refused(small, (twist){.more = "llama.rope.scaling.type", .text = "longrope"},
+            "rope_factors_long.weight is missing");
+    refused(small, (twist){.add = "rope_factors_long.weight"}, "rope_factors_long.weight");
+    refused(small, (twist){.add = "rope_freqs.weight"}, "rope_freqs.weight is [96, 1, 1, 1], expected [16, 1]");
+    refused(small, (twist){.family = "qwen2", .drop = "blk.1.attn_k.bias"}, "blk.1.attn_k.bias is missing");
+    refused(small, (twist){.family = "qwen3", .drop = "blk.0.attn_q_norm.weight"}, "attn_q_norm.weight is missing");
+    refused(small, (twist){.family = "qwen3", .add = "cls.output.weight"}, "cls.output.weight");
 }
 
 TEST(a_memory_budget_below_the_weights_refuses_and_one_above_loads) {

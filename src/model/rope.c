@@ -7,7 +7,7 @@
  *               f / ((1 - s) / factor + s), s = (original / wavelength - low) / (high - low)
  *     yarn      1 / (m / f + (1 - m) / (f * factor)), m = 1 up to pair `first`, 0 from pair `last` on, a line
  *               between; cosines and sines times 1 + 0.1 ln(factor), if the config does not say otherwise
- *     longrope  f times the long divisor of the pair, from position 0 on: which of a file's two lists applies
+ *     longrope  f * factor, of a GGUF file, times the long divisor of the pair, from position 0 on: which of a file's two lists applies
  *               must not depend on how long a text is going to be, or a token's logits would. */
 #include "model/inside.h"
 
@@ -51,7 +51,7 @@ ig_status ig_rope_inv_freq(double *inv_freq, const ig_rope_settings *s, int head
                                (double)divisor[i]);
             f *= (double)divisor[i];
         }
-        if (s->type == IG_ROPE_LINEAR) f *= s->factor;
+        if (s->type == IG_ROPE_LINEAR || s->type == IG_ROPE_LONGROPE) f *= s->factor;
         if (s->type == IG_ROPE_LLAMA3) f = llama3(s, f);
         if (s->type == IG_ROPE_LONGROPE && s->n_divisors) f *= s->divisor[i];
         inv_freq[i] = 1.0 / f;

@@ -109,6 +109,7 @@ typedef struct twist {
     const char *family;  /* NULL: by the shape; "qwen2", "qwen3", "gemma2" with the shape's window */
     bool biases, freqs;  /* of a llama: of all seven matrices; rope_freqs.weight */
     uint32_t see;        /* of a llama: attention.sliding_window */
+    const char *more, *text; /* one key more: a text, or when it is NULL the number `value` */
 } twist;
 static inline const char *family_of(shape s, const twist *t) {
     return t->family ? t->family : s.window ? "gemma3" : "llama";
@@ -170,7 +171,7 @@ static inline file write_model(shape s, twist t) {
     if (t.add) ADD(0, s.width, 1, "%s", t.add);
     const uint32_t see = t.see ? t.see : (uint32_t)s.window;
     const int n_keys = see ? (gemma ? 10 : 9) : 8;
-    put(w.f, "GGUF", 4), put_u32(w.f, 3), put_u64(w.f, (uint64_t)n), put_u64(w.f, (uint64_t)n_keys + 2);
+    put(w.f, "GGUF", 4), put_u32(w.f, 3), put_u64(w.f, (uint64_t)n), put_u64(w.f, (uint64_t)n_keys + (t.more ? 3 : 2));
     kv_str(w.f, "general.architecture", t.arch ? t.arch : arch);
     struct {
         const char *k;
@@ -186,6 +187,8 @@ static inline file write_model(shape s, twist t) {
                 {"attention.sliding_window", see},
                 {"attention.sliding_window_pattern", 2}};
     char key[64];
+    if (t.more && t.text) kv_str(w.f, t.more, t.text);
+    else if (t.more) kv_u32(w.f, t.more, t.value);
     for (int i = 0; i < n_keys; i++) {
         snprintf(key, sizeof key, "%s.%s", arch, keys[i].k);
         kv_u32(w.f, key, t.key && strcmp(t.key, key) == 0 ? t.value : keys[i].v);

@@ -45,9 +45,10 @@ int main(int argc, char **argv) {
     for (int start = 0; start < a.n_ids; start += a.window) {
         int n_window = a.n_ids - start < a.window ? a.n_ids - start : a.window;
         ig_kv_seq *seq = ig_kv_seq_open(kv);
-        if (!seq || !ig_kv_seq_reserve(kv, seq, n_window)) dump_die("no KV blocks for", "a window");
+        if (!seq) dump_die("no KV blocks for", "a window");
         for (int at = 0; at < n_window; at += chunk) {
             int n = n_window - at < chunk ? n_window - at : chunk;
+            if (!ig_kv_seq_reserve(kv, seq, at + n)) dump_die("no KV blocks for", "a chunk");
             for (int i = 0; i < n; i++) {
                 token[i] = (uint32_t)a.ids[start + at + i];
                 pos[i] = at + i;

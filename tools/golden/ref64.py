@@ -47,7 +47,7 @@ def inv_freq(half, base, kind=None, factor=1.0, divisor=None, **o):
         f = 1 / (m / f + (1 - m) / (factor * f))
         scale = o.get("scale", 1.0) * (0.1 * np.log(factor) + 1)
     elif kind == "longrope":
-        scale = o.get("scale", 1.0)
+        f, scale = f * factor, o.get("scale", 1.0)
     elif kind not in (None, "default", "none"):
         raise ValueError(f"rope {kind} is not written here")
     return 1 / f, scale
@@ -137,7 +137,8 @@ class SnapshotSource:
         original = scaling.get("original_max_position_embeddings", 8192)
         longer = j.get("max_position_embeddings", 0) / original
         more = {k: v for k, v in scaling.items() if k in ("low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow")}
-        c.rope = inv_freq(c.head_dim // 2, float(base), rope, float(scaling.get("factor") or 1),
+        c.rope = inv_freq(c.head_dim // 2, float(base), rope,
+                          1.0 if rope == "longrope" else float(scaling.get("factor") or 1),
                           (scaling["long_factor"] if longer > 1 else scaling["short_factor"])
                           if rope == "longrope" else None, original=original,
                           scale=np.sqrt(1 + np.log(max(longer, 1)) / np.log(original)) if rope == "longrope" else 1.0,

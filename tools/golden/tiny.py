@@ -56,7 +56,8 @@ def add_rope(f, family, rope, half):
         f.add("rope_freqs.weight", "F32", np.linspace(1, 8, half))
     elif rope != "none":
         f.set(f"{family}.rope.scaling.type", ggufio.STRING, rope)
-        f.set(f"{family}.rope.scaling.factor", ggufio.F32, FACTOR)
+        if rope != "longrope":
+            f.set(f"{family}.rope.scaling.factor", ggufio.F32, FACTOR)
         f.set(f"{family}.rope.scaling.original_context_length", ggufio.U32, ORIGINAL)
     if rope == "longrope":
         f.set(f"{family}.rope.scaling.attn_factor", ggufio.F32, 1.19)
@@ -110,7 +111,8 @@ def make(name, type_name="Q4_1", seed=1, head=None, family="llama", rope="none")
     norm = lambda n=width: rng.normal(1, 0.2, n)
     add_rope(f, family, rope, head_dim // 2)
     head_type = head or type_name
-    f.add("token_embd.weight", head_type, matrix(len(tokens), width, 3.0))
+    # times sqrt(width) it must not drown what the layers add
+    f.add("token_embd.weight", head_type, matrix(len(tokens), width, 0.5 if gemma else 3.0))
     for i in range(n_layers):
         p = f"blk.{i}."
         f.add(p + "attn_norm.weight", "F32", norm())
