@@ -275,15 +275,19 @@ TEST(what_cannot_run_is_refused_by_name) {
             "values of 32 dimensions of a head of 24");
     refused(small, (twist){.key = "llama.embedding_length", .value = 0}, "embedding_length = 0");
     refused(small, (twist){.key = "llama.context_length", .value = 0}, "context_length = 0");
-    refused(small, (twist){.more = "llama.expert_count", .value = 8}, "mixtures of experts are not supported");
+    refused(small, (twist){.more = "llama.expert_count", .value = 8},
+            "mixtures of experts are not supported");
     refused(small, (twist){.more = "llama.pooling_type", .value = 9}, "pooling_type = 9");
-    refused(small, (twist){.more = "llama.rope.scaling.type", .text = "dynamic"}, "type \"dynamic\" is not supported");
+    refused(small, (twist){.more = "llama.rope.scaling.type", .text = "dynamic"},
+            "type \"dynamic\" is not supported");
     refused(small, (twist){.more = "llama.rope.scaling.type", .text = "longrope"},
             "rope_factors_long.weight is missing");
     refused(small, (twist){.add = "rope_factors_long.weight"}, "rope_factors_long.weight");
-    refused(small, (twist){.add = "rope_freqs.weight"}, "rope_freqs.weight is [96, 1, 1, 1], expected [16, 1]");
+    refused(small, (twist){.add = "rope_freqs.weight"},
+            "rope_freqs.weight is [96, 1, 1, 1], expected [16, 1]");
     refused(small, (twist){.family = "qwen2", .drop = "blk.1.attn_k.bias"}, "blk.1.attn_k.bias is missing");
-    refused(small, (twist){.family = "qwen3", .drop = "blk.0.attn_q_norm.weight"}, "attn_q_norm.weight is missing");
+    refused(small, (twist){.family = "qwen3", .drop = "blk.0.attn_q_norm.weight"},
+            "attn_q_norm.weight is missing");
     refused(small, (twist){.family = "qwen3", .add = "cls.output.weight"}, "cls.output.weight");
 }
 
