@@ -71,7 +71,7 @@ ig_status ig_gguf_read_sizes(ig_model_config *c, const ig_gguf *g, const char *a
         {&c->n_ctx_train, "context_length", 1, 1 << 24, IG_REQUIRED},
         {&pooling, "pooling_type", 0, IG_POOLING_RANK, IG_POOLING_NONE},
         {&n_experts, "expert_count", 0, 1 << 16, 0},
-        {NULL},
+        {.to = NULL},
     };
     const char *path = ig_gguf_path(g);
     ig_status st = ig_gguf_ints(g, arch, rows, err);
@@ -154,9 +154,9 @@ ig_status ig_gguf_read_rope(ig_model_config *c, const ig_gguf *g, const char *ar
 ig_status ig_gguf_read_window(ig_model_config *c, const ig_gguf *g, const char *arch, int or_else, int every,
                               ig_err *err) {
     const full_key key = key_of(arch, "attention.sliding_window_pattern");
-    const ig_int_row window[] = {{&c->window, "attention.sliding_window", 0, 1 << 24, or_else}, {NULL}};
+    const ig_int_row window[] = {{&c->window, "attention.sliding_window", 0, 1 << 24, or_else}, {.to = NULL}};
     const ig_int_row pattern[] = {{&every, "attention.sliding_window_pattern", 0, IG_LAYERS_MAX, every},
-                                  {NULL}};
+                                  {.to = NULL}};
     ig_gguf_array a;
     ig_status st = ig_gguf_ints(g, arch, window, err);
     if (st) return st;

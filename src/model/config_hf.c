@@ -119,7 +119,7 @@ ig_status ig_hf_read_sizes(ig_model_config *c, const ig_hf *h, int head_dim, int
         {&c->head_dim, "head_dim", 1, 1 << 16, head_dim},
         {&c->n_vocab, "vocab_size", 1, 1 << 24, IG_REQUIRED},
         {&c->n_ctx_train, "max_position_embeddings", 1, 1 << 24, n_ctx},
-        {NULL},
+        {.to = NULL},
     };
     ig_status st = ig_hf_ints(h, rows, err);
     if (!st) st = ig_hf_real(&eps, h, "rms_norm_eps", 1e-30, 0.5, -1, err);
@@ -133,8 +133,9 @@ ig_status ig_hf_read_sizes(ig_model_config *c, const ig_hf *h, int head_dim, int
 ig_status ig_hf_read_qwen_window(ig_model_config *c, const ig_hf *h, ig_err *err) {
     int first = 0;
     bool used = false;
-    const ig_int_row rows[] = {
-        {&c->window, "sliding_window", 0, 1 << 24, 0}, {&first, "max_window_layers", 0, 1 << 24, 28}, {NULL}};
+    const ig_int_row rows[] = {{&c->window, "sliding_window", 0, 1 << 24, 0},
+                               {&first, "max_window_layers", 0, 1 << 24, 28},
+                               {.to = NULL}};
     ig_status st = ig_hf_bool(&used, h, "use_sliding_window", false, err);
     if (!st) st = ig_hf_ints(h, rows, err);
     if (st) return st;

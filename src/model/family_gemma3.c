@@ -91,7 +91,7 @@ static ig_status hf_config(ig_model_config *out, const ig_hf *h, ig_err *err) {
         {&c.window, "sliding_window", 1, 1 << 24, 512},
         {&pattern, "_sliding_window_pattern", 1, IG_LAYERS_MAX, 6},
         {&older, "sliding_window_pattern", 1, IG_LAYERS_MAX, 0},
-        {NULL},
+        {.to = NULL},
     };
     c.rope[IG_ROPE_FULL].base = 1e6, c.rope[IG_ROPE_WINDOW].base = 1e4;
     ig_status st = ig_hf_refuse(h, hf_only, err);
