@@ -301,7 +301,8 @@ def kill_many(home, n, seed):
                 p.wait()
             home.check_blobs()
             part = [x for x in home.blobs() if x.endswith(".incomplete")]
-            size = max([(home.repo / "blobs" / x).stat().st_size for x in part], default=0)
+            large = hashlib.sha256(repo["model.safetensors"]).hexdigest()
+            size = max([(home.repo / "blobs" / x).stat().st_size for x in home.blobs() if x.startswith(large)], default=0)
             n_partial += bool(part)
             if (home.repo / "refs").exists():
                 home.check_whole(repo)
