@@ -65,7 +65,8 @@ def add_rope(f, family, rope, half):
         f.add("rope_factors_short.weight", "F32", np.ones(half))
 
 
-def make(name, type_name="Q4_1", seed=1, head=None, family="llama", rope="none"):
+def make(name, type_name="Q4_1", seed=1, head=None, family="llama", rope="none", scale=None):
+    """`scale`: the spread of all weights; None: one that keeps activations near 1."""
     n_layers, width, n_heads, n_kv, head_dim, ffn, tied, base = SHAPES[name]
     rng = np.random.default_rng(seed)
     tokens, merges = vocabulary()
@@ -107,19 +108,21 @@ def make(name, type_name="Q4_1", seed=1, head=None, family="llama", rope="none")
     f.set("tokenizer.ggml.add_bos_token", ggufio.BOOL, False)
     text("tokenizer.chat_template", TEMPLATE)
 
-    matrix = lambda n, k, spread=1.0: rng.normal(0, spread / np.sqrt(k), (n, k))
+    def matrix(tensor, kind, n, k, spread=1.0):
+        f.add_random(tensor, kind, (n, k), scale or spread / np.sqrt(k), rng)
+
     norm = lambda n=width: rng.normal(1, 0.2, n)
     add_rope(f, family, rope, head_dim // 2)
     head_type = head or type_name
     # times sqrt(width) it must not drown what the layers add
-    f.add("token_embd.weight", head_type, matrix(len(tokens), width, 0.5 if gemma else 3.0))
+    matrix("token_embd.weight", head_type, len(tokens), width, 0.5 if gemma else 3.0)
     for i in range(n_layers):
         p = f"blk.{i}."
         f.add(p + "attn_norm.weight", "F32", norm())
-        f.add(p + "attn_q.weight", type_name, matrix(n_heads * head_dim, width, 1.5))
-        f.add(p + "attn_k.weight", type_name, matrix(n_kv * head_dim, width, 1.5))
-        f.add(p + "attn_v.weight", type_name, matrix(n_kv * head_dim, width))
-        f.add(p + "attn_output.weight", type_name, matrix(width, n_heads * head_dim))
+        matrix(p + "attn_q.weight", type_name, n_heads * head_dim, width, 1.5)
+        matrix(p + "attn_k.weight", type_name, n_kv * head_dim, width, 1.5)
+        matrix(p + "attn_v.weight", type_name, n_kv * head_dim, width)
+        matrix(p + "attn_output.weight", type_name, width, n_heads * head_dim)
         if family == "qwen2":
             for part, n in dict(q=n_heads, k=n_kv, v=n_kv).items():
                 f.add(f"{p}attn_{part}.bias", "F32", rng.normal(0, 0.3, n * head_dim))
@@ -130,12 +133,12 @@ def make(name, type_name="Q4_1", seed=1, head=None, family="llama", rope="none")
             f.add(p + "post_attention_norm.weight", "F32", norm())
             f.add(p + "post_ffw_norm.weight", "F32", norm())
         f.add(p + "ffn_norm.weight", "F32", norm())
-        f.add(p + "ffn_gate.weight", type_name, matrix(ffn, width))
-        f.add(p + "ffn_up.weight", type_name, matrix(ffn, width))
-        f.add(p + "ffn_down.weight", type_name, matrix(width, ffn))
+        matrix(p + "ffn_gate.weight", type_name, ffn, width)
+        matrix(p + "ffn_up.weight", type_name, ffn, width)
+        matrix(p + "ffn_down.weight", type_name, width, ffn)
     f.add("output_norm.weight", "F32", norm())
     if not tied:
-        f.add("output.weight", head_type, matrix(len(tokens), width, 3.0))
+        matrix("output.weight", head_type, len(tokens), width, 3.0)
     return f
 
 
