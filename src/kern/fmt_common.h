@@ -99,6 +99,44 @@ static inline void pack_codes8(uint8_t *block, const uint8_t code[32], int lane)
     }
 }
 
+/* The codes of a lane all at once, four in a word: word j has inputs 4j to 4j + 3. This is what makes unpack fast. */
+typedef struct fmt_words {
+    uint32_t w[8];
+} fmt_words;
+INLINE uint32_t word_at(const uint8_t *words, int lane) {
+    uint32_t w;
+    __builtin_memcpy(&w, words + lane * 4, 4);
+    return w;
+}
+INLINE fmt_words words_of_nibbles(const uint8_t *nibbles, int lane) {
+    fmt_words x;
+    for (int j = 0; j < 4; j++) {
+        uint32_t w = word_at(nibbles + j * 64, lane);
+        x.w[j] = w & 0x0f0f0f0fu, x.w[j + 4] = w >> 4 & 0x0f0f0f0fu;
+    }
+    return x;
+}
+INLINE fmt_words words_of_plane2(const uint8_t *plane, int lane) {
+    fmt_words x;
+    for (int j = 0; j < 8; j++) x.w[j] = word_at(plane + j / 4 * 64, lane) >> j % 4 * 2 & 0x03030303u;
+    return x;
+}
+INLINE fmt_words words_of_plane1(const uint8_t *plane, int lane) {
+    fmt_words x;
+    for (int j = 0; j < 8; j++) x.w[j] = word_at(plane, lane) >> j & 0x01010101u;
+    return x;
+}
+/* Bits of another plane above `shift`. */
+INLINE void words_above(fmt_words *x, fmt_words high, int shift) {
+    for (int j = 0; j < 8; j++) x->w[j] |= high.w[j] << shift;
+}
+INLINE void words_turn(fmt_words *x) {
+    for (int j = 0; j < 8; j++) {
+        uint32_t w = x->w[j];
+        x->w[j] = (w & 0xff0000ffu) | (w >> 8 & 0xff00u) | (w << 8 & 0xff0000u);
+    }
+}
+
 /* ---- a block as numbers -------------------------------------------------------------------------------- */
 
 /* w[k] = (d * sc) * level[k] + m * mn, each operation rounded; the first 16 inputs have sc[0] and mn[0], the others
@@ -111,6 +149,11 @@ typedef struct fmt_block {
 
 INLINE void block_scales(fmt_block *x, float d, float m, int sc, int mn) {
     x->d = d, x->m = m, x->sc[0] = x->sc[1] = sc, x->mn[0] = x->mn[1] = mn;
+}
+INLINE void block_levels(fmt_block *x, fmt_words codes, const int offset) {
+    uint8_t code[32];
+    __builtin_memcpy(code, codes.w, 32);
+    for (int k = 0; k < 32; k++) x->level[k] = (int8_t)(code[k] - offset);
 }
 INLINE void block_values(float out[32], const fmt_block *x) {
     for (int run = 0; run < 2; run++) {

@@ -23,7 +23,10 @@ INLINE void levels_of_file(fmt_block *x, const uint8_t *qs) {
     for (int i = 0; i < 16; i++) x->level[i] = levels[qs[i] & 15], x->level[i + 16] = levels[qs[i] >> 4];
 }
 INLINE void levels_of_panel(fmt_block *x, const uint8_t *nibbles, int lane) {
-    for (int k = 0; k < 32; k++) x->level[k] = levels[nibble_at(nibbles, lane, middle_turned(k))];
+    fmt_words codes = words_of_nibbles(nibbles, lane);
+    words_turn(&codes);
+    block_levels(x, codes, 0);
+    for (int k = 0; k < 32; k++) x->level[k] = levels[x->level[k]];
 }
 INLINE int scale_of_file(const uint8_t *group, int j) {
     int high = group[2 + j / 4] >> j % 4 * 2 & 3, low = group[4 + j / 2] >> j % 2 * 4 & 15;

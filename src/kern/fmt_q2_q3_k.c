@@ -61,13 +61,14 @@ INLINE void of_file_q3_k(fmt_block *x, const uint8_t *group, int j) {
 }
 INLINE void of_panel_q2_k(fmt_block *x, const uint8_t *group, int lane, int j) {
     const uint8_t *w = group + j * Q2_BLOCK, *d = group + 8 * Q2_BLOCK + lane * 2;
-    for (int k = 0; k < 32; k++) x->level[k] = (int8_t)plane2_at(w, lane, k);
+    block_levels(x, words_of_plane2(w, lane), 0);
     scales2(x, d, d + 32, w[Q2_SC_AT + lane], w[Q2_SC_AT + 16 + lane]);
 }
 INLINE void of_panel_q3_k(fmt_block *x, const uint8_t *group, int lane, int j) {
     const uint8_t *w = group + j * Q3_BLOCK;
-    for (int k = 0; k < 32; k++)
-        x->level[k] = (int8_t)((plane2_at(w, lane, k) | plane1_at(w + Q3_BITS_AT, lane, k) << 2) - 4);
+    fmt_words codes = words_of_plane2(w, lane);
+    words_above(&codes, words_of_plane1(w + Q3_BITS_AT, lane), 2);
+    block_levels(x, codes, 4);
     scales3(x, group + 8 * Q3_BLOCK + lane * 2, (int8_t)w[Q3_SC_AT + lane], (int8_t)w[Q3_SC_AT + 16 + lane]);
 }
 FMT_ROWS(q2_k, GROUP, Q2_FILE, Q2_BYTES)

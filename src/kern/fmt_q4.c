@@ -20,7 +20,7 @@ INLINE void levels_of_file(fmt_block *x, const uint8_t *qs, const int offset) {
     }
 }
 INLINE void levels_of_panel(fmt_block *x, const uint8_t *group, int lane, const int offset) {
-    for (int k = 0; k < 32; k++) x->level[k] = (int8_t)(nibble_at(group, lane, k) - offset);
+    block_levels(x, words_of_nibbles(group, lane), offset);
 }
 
 INLINE void of_file_q4_0(fmt_block *x, const uint8_t *group, int j) {

@@ -48,10 +48,9 @@ INLINE void of_file(fmt_block *x, const uint8_t *group, int j, const int bits) {
 }
 INLINE void of_panel(fmt_block *x, const uint8_t *group, int lane, int j, const int bits) {
     const uint8_t *w = group + j * block_bytes(bits), *sc = w + sc_at(bits), *d = group + d_at(bits);
-    for (int k = 0; k < 32; k++) {
-        int fifth = bits == 5 ? plane1_at(w + HIGH_AT, lane, k) << 4 : 0;
-        x->level[k] = (int8_t)(nibble_at(w, lane, k) | fifth);
-    }
+    fmt_words codes = words_of_nibbles(w, lane);
+    if (bits == 5) words_above(&codes, words_of_plane1(w + HIGH_AT, lane), 4);
+    block_levels(x, codes, 0);
     block_scales(x, half_at(d + lane * 2), -half_at(d + 32 + lane * 2), sc[lane], sc[16 + lane]);
 }
 #define READERS(fmt, bits)                                                           \

@@ -39,8 +39,9 @@ INLINE void levels_of_file(fmt_block *x, const uint8_t *high, const int offset) 
     for (int k = 0; k < 32; k++) x->level[k] = (int8_t)(code[k] - offset);
 }
 INLINE void levels_of_panel(fmt_block *x, const uint8_t *group, int lane, const int offset) {
-    for (int k = 0; k < 32; k++)
-        x->level[k] = (int8_t)((nibble_at(group, lane, k) | plane1_at(group + HIGH_AT, lane, k) << 4) - offset);
+    fmt_words codes = words_of_nibbles(group, lane);
+    words_above(&codes, words_of_plane1(group + HIGH_AT, lane), 4);
+    block_levels(x, codes, offset);
 }
 
 INLINE void of_file_q5_0(fmt_block *x, const uint8_t *group, int j) {

@@ -26,10 +26,6 @@ INLINE void codes_of_file(uint8_t code[32], const uint8_t *group, int j) {
     for (int k = 0; k < 32; k++)
         code[k] = (uint8_t)((low[k] >> low_shift & 15) | (high[k] >> high_shift & 3) << 4);
 }
-INLINE int code_at(const uint8_t *w, int lane, int input) {
-    int k = middle_turned(input);
-    return nibble_at(w, lane, k) | plane2_at(w + TOP_AT, lane, k) << 4;
-}
 INLINE void scales(fmt_block *x, float d, const uint8_t *first, const uint8_t *second) {
     block_scales(x, d, -0.0f, (int8_t)*first, 1);
     x->sc[1] = (int8_t)*second;
@@ -43,7 +39,10 @@ INLINE void of_file_q6_k(fmt_block *x, const uint8_t *group, int j) {
 }
 INLINE void of_panel_q6_k(fmt_block *x, const uint8_t *group, int lane, int j) {
     const uint8_t *w = group + j * BLOCK_BYTES;
-    for (int k = 0; k < 32; k++) x->level[k] = (int8_t)(code_at(w, lane, k) - 32);
+    fmt_words codes = words_of_nibbles(w, lane);
+    words_above(&codes, words_of_plane2(w + TOP_AT, lane), 4);
+    words_turn(&codes);
+    block_levels(x, codes, 32);
     scales(x, half_at(group + D_AT + lane * 2), w + SC_AT + lane, w + SC_AT + 16 + lane);
 }
 FMT_ROWS(q6_k, GROUP, FILE_BYTES, GROUP_BYTES)

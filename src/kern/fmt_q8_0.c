@@ -18,7 +18,10 @@ INLINE void of_file_q8_0(fmt_block *x, const uint8_t *group, int j) {
 }
 INLINE void of_panel_q8_0(fmt_block *x, const uint8_t *group, int lane, int j) {
     (void)j;
-    for (int k = 0; k < 32; k++) x->level[k] = (int8_t)group[code8_place(lane, k)];
+    fmt_words codes;
+    for (int i = 0; i < 8; i++) codes.w[i] = word_at(group + i * 64, lane);
+    words_turn(&codes);
+    block_levels(x, codes, 0);
     block_scales(x, half_at(group + D_AT + lane * 2), -0.0f, 1, 1);
 }
 FMT_ROWS(q8_0, 32, 34, BLOCK_BYTES)

@@ -45,7 +45,7 @@ INLINE void of_file_tq1_0(fmt_block *x, const uint8_t *group, int j) {
     block_scales(x, half_at(group + TQ1_D_AT), -0.0f, 1, 1);
 }
 INLINE void of_panel_tq2_0(fmt_block *x, const uint8_t *group, int lane, int j) {
-    for (int k = 0; k < 32; k++) x->level[k] = (int8_t)(plane2_at(group + j * PLANE2_BYTES, lane, k) - 1);
+    block_levels(x, words_of_plane2(group + j * PLANE2_BYTES, lane), 1);
     block_scales(x, half_at(group + 8 * PLANE2_BYTES + lane * 2), -0.0f, 1, 1);
 }
 INLINE void of_panel_tq1_0(fmt_block *x, const uint8_t *group, int lane, int j) {
