@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the seed corpora corpus-gguf/, corpus-safetensors/ and corpus-json/ beside this file: small files, each with one thing
-that a parser may trip over. Run it again after a change here; what fuzzing found is kept as found-*."""
+"""Writes the seed corpora corpus-gguf/, corpus-safetensors/, corpus-json/ and corpus-snapshot/, and a few recipes for the targets that
+build files themselves, beside this file: small files, each with one thing that a parser may trip over. Run it again after a change here; what fuzzing found is kept as found-*."""
 import json
 import pathlib
 import struct
@@ -142,7 +142,40 @@ tensors = {
 for v in (0, 1, 2**31, 2**63, 2**64 - 1):
     tensors[f"length-{v}"] = safetensors(S_TWO, 32, length=v)
 
-for folder, items in (("corpus-gguf", files), ("corpus-safetensors", tensors), ("corpus-json", texts)):
+ONE, TWO_ = "one.safetensors", "two.safetensors"  # the shards that fuzz_snapshot.c writes
+
+
+def index(weight_map, **more):
+    return json.dumps({**more, "weight_map": weight_map}).encode()
+
+
+indexes = {
+    "good": index({"a": ONE, "b": ONE, "c": TWO_}, metadata={"total_size": 16}),
+    "one-shard": index({"a": ONE, "b": ONE}),
+    "wrong-shard": index({"a": ONE, "b": TWO_, "c": TWO_}),
+    "not-named": index({"a": ONE, "c": TWO_}),
+    "absent-tensor": index({"a": ONE, "b": ONE, "c": TWO_, "d": TWO_}),
+    "absent-shard": index({"a": ONE, "b": ONE, "c": "three.safetensors"}),
+    "stray": index({"a": "stray.safetensors", "b": ONE}),
+    "up": index({"a": "../one.safetensors"}),
+    "absolute": index({"a": "/etc/passwd"}),
+    "dot": index({"a": "."}),
+    "hidden": index({"a": ".one.safetensors"}),
+    "nul": index({"a": "one.safetensors\0x"}),
+    "not-text": index({"a": 1, "b": None}),
+    "twice": b'{"weight_map":{"a":"one.safetensors","a":"one.safetensors","b":"one.safetensors"}}',
+    "list": b'{"weight_map":["one.safetensors"]}',
+    "empty-map": b'{"weight_map":{}}',
+    "many": index({f"t{i}": f"s{i}.safetensors" for i in range(600)}),
+    "no-map": b"{}",
+    "null": b"null",
+    "empty": b"",
+}
+frames = {"nothing": b"", "keys": bytes([8, 0] + [0] * 40), "tensors": bytes([0, 0, 6] + [2, 0, 1, 0, 1, 0, 1] * 12),
+          "edges": bytes([4, 0, 4] + [230, 3, 240, 7, 251] * 20)}
+
+for folder, items in (("corpus-gguf", files), ("corpus-safetensors", tensors), ("corpus-json", texts), ("corpus-snapshot", indexes),
+                      ("corpus-gguf_frame", frames), ("corpus-safetensors_frame", frames), ("corpus-tokenizer_gguf", frames)):
     (HERE / folder).mkdir(exist_ok=True)
     for name, data in items.items():
         (HERE / folder / name).write_bytes(data)
