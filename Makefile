@@ -115,6 +115,14 @@ $(B)/fuzz_$(1): tests/fuzz/fuzz_$(1).c $(wildcard tests/fuzz/*.h) $(B)/gen/flags
 endef
 $(foreach f,$(FUZZ),$(eval $(call fuzz_rule,$(f))))
 
+# Everything but main, and fault.c, which makes malloc, read and their like fail: tests/torture/.
+TORTURE := $(B)/torture
+$(TORTURE): $(wildcard tests/torture/*.c tests/torture/*.h) $(B)/gen/flags $(call linked,app) $(B)/tiny/tiny.gguf
+	$(Q)echo "  LD   $@"; $(COMPILE) $(OPT) $(CFLAGS) -rdynamic $(LDFLAGS) -o $@ $(filter %.c %.o %.a,$^) \
+	  -Wl,--as-needed $(LIBS)
+$(B)/tiny/tiny.gguf: tests/torture/make_tiny.py
+	$(Q)mkdir -p $(@D) && python3 $< $(@D)
+
 # ---- compiling --------------------------------------------------------------------------------------------
 
 # $(1): flags. Each object also depends on the command line that made it.

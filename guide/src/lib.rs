@@ -4,7 +4,7 @@
 //! Threads: a template is immutable; any number of threads may render it at once. Parsing and rendering
 //!          run on a thread made for the call (guard.rs), because their depth of recursion, their time
 //!          and their memory follow hostile input.
-//! Memory:  Rust's allocator; texts handed out are given back to ig_guide_text_free.
+//! Memory:  Rust's allocator; texts handed out are given back to ig_guide_text_free. No memory is an error, too.
 //! Fails:   every entry point returns a code and a message; a panic is caught and is an error too.
 
 mod guard;
@@ -26,12 +26,18 @@ pub struct Text {
 }
 
 impl Text {
-    fn give(&mut self, s: String) {
-        let n = s.len();
-        let mut bytes = s.into_bytes();
-        bytes.push(0);
-        self.p = Box::into_raw(bytes.into_boxed_slice()) as *mut c_char;
-        self.n = n;
+    /// A copy, by malloc: it may be large, and no memory for it is an answer. False: there was none.
+    fn give(&mut self, s: &str) -> bool {
+        let p = unsafe { libc::malloc(s.len() + 1) } as *mut u8;
+        if p.is_null() {
+            return false;
+        }
+        unsafe {
+            p.copy_from_nonoverlapping(s.as_ptr(), s.len());
+            p.add(s.len()).write(0);
+        }
+        (self.p, self.n) = (p as *mut c_char, s.len());
+        true
     }
 }
 
@@ -40,9 +46,7 @@ impl Text {
 #[no_mangle]
 pub unsafe extern "C" fn ig_guide_text_free(t: *mut Text) {
     if let Some(t) = unsafe { t.as_mut() } {
-        if !t.p.is_null() {
-            drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(t.p as *mut u8, t.n + 1)) });
-        }
+        unsafe { libc::free(t.p as *mut libc::c_void) };
         t.p = std::ptr::null_mut();
         t.n = 0;
     }
@@ -57,15 +61,14 @@ unsafe fn bytes<'a>(p: *const c_char, n: usize) -> &'a [u8] {
 }
 
 /// Runs `f`, hands its text out, and gives the code that C sees.
-fn answer(text: &mut Text, f: impl FnOnce() -> Result<String, Failure>) -> i32 {
+fn answer(text: &mut Text, f: impl FnOnce() -> Result<Option<String>, Failure>) -> i32 {
     let result = catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|_| Err(Failure::failed("panic")));
     match result {
-        Ok(s) => {
-            text.give(s);
-            0
-        }
+        Ok(None) => 0,
+        Ok(Some(s)) if text.give(&s) => 0,
+        Ok(_) => template::Code::Memory as i32,
         Err(failure) => {
-            text.give(failure.message);
+            text.give(&failure.message);
             failure.code as i32
         }
     }
@@ -82,9 +85,9 @@ pub unsafe extern "C" fn ig_guide_template_make(
 ) -> i32 {
     let source = unsafe { bytes(source, n) };
     answer(unsafe { &mut *text }, || {
-        let template = Template::compile(source.to_vec())?;
+        let template = Template::compile(source)?;
         unsafe { *out = Arc::into_raw(Arc::new(template)) };
-        Ok(String::new())
+        Ok(None)
     })
 }
 
@@ -104,7 +107,7 @@ pub unsafe extern "C" fn ig_guide_template_render(
             Arc::increment_strong_count(t);
             Arc::from_raw(t)
         };
-        template.render(context, now_s)
+        template.render(context, now_s).map(Some)
     })
 }
 

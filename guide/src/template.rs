@@ -32,6 +32,7 @@ pub enum Code {
     Raised = 2,
     Failed = 3,
     Limit = 4,
+    Memory = 5,
 }
 
 pub struct Failure {
@@ -45,6 +46,9 @@ impl Failure {
     }
     pub fn failed(message: impl Into<String>) -> Failure {
         Failure { code: Code::Failed, message: message.into() }
+    }
+    pub fn memory(message: impl Into<String>) -> Failure {
+        Failure { code: Code::Memory, message: message.into() }
     }
     pub fn limit(message: impl Into<String>) -> Failure {
         Failure { code: Code::Limit, message: message.into() }
@@ -91,15 +95,17 @@ impl From<guard::Failure> for Failure {
     fn from(f: guard::Failure) -> Failure {
         match f {
             guard::Failure::Panic => Failure::failed("the template engine panicked"),
-            guard::Failure::NoThread(e) => Failure::limit(format!("no thread for the template: {e}")),
+            guard::Failure::NoThread(e) => Failure::memory(format!("no thread for the template: {e}")),
             guard::Failure::RanAway => Failure::limit("it takes too much time or memory"),
+            guard::Failure::NoMemory => Failure::memory("no memory"),
         }
     }
 }
 
 impl Template {
-    pub fn compile(source: Vec<u8>) -> Result<Template, Failure> {
-        guard::run(0, move || Template::compile_here(&source)).0?
+    pub fn compile(source: &[u8]) -> Result<Template, Failure> {
+        let source = guard::Borrowed::new(source);
+        guard::run(move || unsafe { source.bytes() }.to_vec(), |source| Template::compile_here(&source)).0?
     }
 
     fn compile_here(source: &[u8]) -> Result<Template, Failure> {
@@ -154,12 +160,15 @@ impl Template {
         if self.lost.load(Relaxed) >= LOST_BYTES_MAX {
             return Err(Failure::limit("it took too much time or memory before and is not run again"));
         }
-        // Here and not on the guarded thread: the size of a request is not the template's fault.
-        let (variables, given) =
-            guard::measure(|| serde_json::from_slice::<BTreeMap<String, Value>>(context));
-        let variables = variables.map_err(|e| Failure::failed(format!("template variables: {e}")))?;
-        let template = self.clone();
-        let (result, kept) = guard::run(given, move || template.render_here(variables, now_s));
+        let (template, context) = (self.clone(), guard::Borrowed::new(context));
+        let (result, kept) = guard::run(
+            // The size of a request is not the template's fault.
+            move || serde_json::from_slice::<BTreeMap<String, Value>>(unsafe { context.bytes() }),
+            move |variables| {
+                let variables = variables.map_err(|e| Failure::failed(format!("template variables: {e}")))?;
+                template.render_here(variables, now_s)
+            },
+        );
         let text_bytes = match &result {
             Ok(Ok(text)) => text.capacity(),
             Ok(Err(failure)) => failure.message.capacity(),

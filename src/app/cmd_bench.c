@@ -194,7 +194,8 @@ static void print_text(const bench *b, const ig_loaded *l, const figures *f) {
 }
 
 static int print_json(const bench *b, const ig_loaded *l, const figures *f) {
-    yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
+    bool lost;
+    yyjson_mut_doc *doc = ig_json_doc_make(&lost);
     yyjson_mut_val *root = yyjson_mut_obj(doc);
     yyjson_mut_doc_set_root(doc, root);
     yyjson_mut_obj_add_str(doc, root, "version", IG_VERSION);
@@ -222,12 +223,7 @@ static int print_json(const bench *b, const ig_loaded *l, const figures *f) {
         yyjson_mut_obj_add_real(doc, root, rows[i].name, rows[i].v);
     yyjson_mut_obj_add_uint(doc, root, "weights_bytes", ig_model_weights_bytes(b->model));
     yyjson_mut_obj_add_uint(doc, root, "resident_bytes", ig_memory_resident_bytes());
-    char *text = yyjson_mut_write(doc, YYJSON_WRITE_PRETTY, NULL);
-    yyjson_mut_doc_free(doc);
-    if (!text) return ig_app_say(IG_EXIT_FAILED, "no memory");
-    puts(text);
-    free(text);
-    return IG_EXIT_OK;
+    return ig_app_print_json(doc, lost);
 }
 
 static ig_status prepare(bench *b, const ig_loaded *l, ig_err *err) {

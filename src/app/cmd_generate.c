@@ -70,7 +70,8 @@ static void print_stats(const generate *g, const ig_loaded *l, const ig_stream_r
 
 static int print_json(const generate *g, const ig_loaded *l, const ig_stream_result *r) {
     const ig_gen_stats *s = &r->stats;
-    yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
+    bool lost;
+    yyjson_mut_doc *doc = ig_json_doc_make(&lost);
     yyjson_mut_val *root = yyjson_mut_obj(doc);
     yyjson_mut_doc_set_root(doc, root);
     yyjson_mut_obj_add_str(doc, root, "model", l->name);
@@ -87,12 +88,7 @@ static int print_json(const generate *g, const ig_loaded *l, const ig_stream_res
     yyjson_mut_obj_add_real(doc, t, "prompt_per_second",
                             per_second(s->n_prompt - s->n_cached, s->prefill_ns));
     yyjson_mut_obj_add_real(doc, t, "predicted_per_second", per_second(s->n_tokens - 1, s->decode_ns));
-    char *text = yyjson_mut_write(doc, YYJSON_WRITE_PRETTY, NULL);
-    yyjson_mut_doc_free(doc);
-    if (!text) return ig_app_say(IG_EXIT_FAILED, "no memory");
-    puts(text);
-    free(text);
-    return IG_EXIT_OK;
+    return ig_app_print_json(doc, lost);
 }
 
 static ig_status encode(const generate *g, const ig_loaded *l, ig_slice text, ig_tokens *out, ig_err *err) {

@@ -152,8 +152,9 @@ static void print_banner(const serve_options *o, const ig_loaded *l, const char 
 }
 
 /* One line of JSON behind a fixed word, for whoever started us: a script, a desktop shell, a test. */
-static void print_ready(const ig_loaded *l, const char *url, int port, const char *name) {
-    yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
+static int print_ready(const ig_loaded *l, const char *url, int port, const char *name) {
+    bool lost;
+    yyjson_mut_doc *doc = ig_json_doc_make(&lost);
     yyjson_mut_val *root = yyjson_mut_obj(doc);
     yyjson_mut_doc_set_root(doc, root);
     yyjson_mut_obj_add_int(doc, root, "port", port);
@@ -162,11 +163,13 @@ static void print_ready(const ig_loaded *l, const char *url, int port, const cha
     yyjson_mut_obj_add_str(doc, root, "model", name);
     yyjson_mut_obj_add_int(doc, root, "ctx", l->plan.n_ctx);
     yyjson_mut_obj_add_int(doc, root, "slots", l->plan.n_slots);
-    char *json = yyjson_mut_write(doc, 0, NULL);
-    printf("INGLE_READY %s\n", json ? json : "{}");
+    char *json = lost ? NULL : yyjson_mut_write(doc, 0, NULL);
+    yyjson_mut_doc_free(doc);
+    if (!json) return ig_app_say(IG_EXIT_FAILED, "no memory");
+    printf("INGLE_READY %s\n", json);
     fflush(stdout);
     free(json);
-    yyjson_mut_doc_free(doc);
+    return IG_EXIT_OK;
 }
 
 /* For `ingle rm` and `ingle gc`, which leave alone what is served. NULL, and a word in the log, when it cannot
@@ -210,9 +213,8 @@ static int run(serve_options *o, ig_loaded *l) {
              ig_serve_port(s));
     ig_hub_server *noted = note_server(l->path, name, url, ig_serve_port(s));
     print_banner(o, l, url);
-    print_ready(l, url, ig_serve_port(s), name);
-
-    int code = watch(o, l->engine);
+    int code = print_ready(l, url, ig_serve_port(s), name);
+    if (!code) code = watch(o, l->engine);
     ig_hub_server_end(noted);
     if (code == IG_EXIT_ENGINE) {
         fprintf(stderr, "ingle: the engine does not answer; giving up\n");

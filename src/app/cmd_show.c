@@ -32,7 +32,7 @@ typedef struct facts {
     int n_kernels;
     ig_slice tokenizer, pre;
     size_t chat_bytes; /* of the template; 0: none */
-    ig_err chat_why;   /* a folder's template cannot be read; code IG_OK: it can, or there is none */
+    ig_err chat_why, tokenizer_why; /* a folder's cannot be read; code IG_OK: it can, or there is none */
     yyjson_doc *text;  /* tokenizer.json */
     uint64_t n_tokens, n_ctx;
     bool runs;
@@ -93,9 +93,12 @@ static void look_at_gguf(facts *f) {
 
 static void look_at_snapshot(facts *f) {
     char *chat = NULL;
-    if (ig_snapshot_json(&f->text, f->snapshot, "tokenizer.json", NULL) == IG_OK) {
+    ig_status st = ig_snapshot_json(&f->text, f->snapshot, "tokenizer.json", &f->tokenizer_why);
+    if (st == IG_OK) {
         yyjson_val *type = ig_json_get(ig_json_get(yyjson_doc_get_root(f->text), "model"), "type");
         f->tokenizer = (ig_slice){yyjson_get_str(type), yyjson_get_len(type)};
+    } else if (st == IG_ENOTFOUND) {
+        f->tokenizer_why.code = IG_OK;
     }
     if (ig_template_source_from_snapshot(&chat, &f->chat_bytes, f->snapshot, "default", &f->chat_why) ==
         IG_ENOTFOUND)
@@ -180,6 +183,7 @@ static void print_slice(const char *label, ig_slice s) {
 }
 
 static void print_tokenizer(const facts *f) {
+    if (f->tokenizer_why.code) printf("%-12s cannot be read: %s\n", "tokenizer", f->tokenizer_why.msg);
     if (!f->tokenizer.n) return;
     printf("%-12s ", "tokenizer");
     print_clean(f->tokenizer);
@@ -304,7 +308,8 @@ static void add_memory(yyjson_mut_doc *doc, yyjson_mut_val *root, const facts *f
 }
 
 static int print_json(const facts *f) {
-    yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
+    bool lost;
+    yyjson_mut_doc *doc = ig_json_doc_make(&lost);
     yyjson_mut_val *root = yyjson_mut_obj(doc);
     yyjson_mut_doc_set_root(doc, root);
     yyjson_mut_obj_add_str(doc, root, "path", path_of(f));
@@ -323,6 +328,8 @@ static int print_json(const facts *f) {
         yyjson_mut_obj_add_uint(doc, t, "bytes", f->types[i].bytes);
     }
     add_slice(doc, root, "tokenizer", f->tokenizer);
+    if (f->tokenizer_why.code) yyjson_mut_obj_add_str(doc, root, "tokenizer_error", f->tokenizer_why.msg);
+    if (f->chat_why.code) yyjson_mut_obj_add_str(doc, root, "chat_template_error", f->chat_why.msg);
     add_slice(doc, root, "pre_tokenizer", f->pre);
     yyjson_mut_obj_add_uint(doc, root, "tokens", f->n_tokens);
     yyjson_mut_obj_add_bool(doc, root, "chat_template", f->chat_bytes > 0);
@@ -336,12 +343,7 @@ static int print_json(const facts *f) {
     if (f->weights_bytes) add_memory(doc, root, f);
     yyjson_mut_obj_add_bool(doc, root, "runs", f->runs);
     if (!f->runs) yyjson_mut_obj_add_str(doc, root, "why_not", f->why.msg);
-    char *text = yyjson_mut_write(doc, YYJSON_WRITE_PRETTY, NULL);
-    yyjson_mut_doc_free(doc);
-    if (!text) return ig_app_say(IG_EXIT_FAILED, "no memory");
-    puts(text);
-    free(text);
-    return IG_EXIT_OK;
+    return ig_app_print_json(doc, lost);
 }
 
 int ig_cmd_show(int argc, char **argv) {

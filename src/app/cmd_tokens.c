@@ -56,7 +56,8 @@ static void print_table(const ig_loaded *l, const ig_tokens *t) {
 }
 
 static int print_json(const ig_loaded *l, const ig_tokens *t, const ig_buf *rendered) {
-    yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
+    bool lost;
+    yyjson_mut_doc *doc = ig_json_doc_make(&lost);
     yyjson_mut_val *root = yyjson_mut_obj(doc);
     yyjson_mut_doc_set_root(doc, root);
     yyjson_mut_obj_add_uint(doc, root, "n_tokens", t->n);
@@ -75,12 +76,7 @@ static int print_json(const ig_loaded *l, const ig_tokens *t, const ig_buf *rend
         if (ig_tokenizer_is_special(l->tokenizer, t->v[i]))
             yyjson_mut_obj_add_bool(doc, one, "special", true);
     }
-    char *text = yyjson_mut_write(doc, YYJSON_WRITE_PRETTY, NULL);
-    yyjson_mut_doc_free(doc);
-    if (!text) return ig_app_say(IG_EXIT_FAILED, "no memory");
-    puts(text);
-    free(text);
-    return IG_EXIT_OK;
+    return ig_app_print_json(doc, lost);
 }
 
 static int run(const tokens *o, const ig_loaded *l, const ig_buf *text) {

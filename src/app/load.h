@@ -96,6 +96,8 @@ ig_status ig_load_files(ig_gguf **gguf, ig_snapshot **snapshot, const char *path
 ig_status ig_load_check_vocabulary(const ig_tokenizer *t, const ig_model *m, const char *path, bool folder,
                                    ig_err *err);
 int ig_load(ig_loaded *out, const ig_load_options *o);
+/* Prints a document of ig_json_doc_make on stdout, and frees it. Gives the exit code. */
+int ig_app_print_json(yyjson_mut_doc *doc, bool lost);
 void ig_unload(ig_loaded *l); /* stops the engine first; a zeroed one is fine */
 
 /* ---- stream.c: messages to tokens, a generation to text ----------------------------------------------- */

@@ -1,7 +1,8 @@
 /* say: errors in one line on stderr, and what a status means as an exit code. */
-#include "app/app.h"
+#include "app/load.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 int ig_exit_of(ig_status st) {
     switch (st) {
@@ -32,4 +33,13 @@ int ig_app_say(int exit_code, const char *fmt, ...) {
 
 int ig_app_fail(const ig_err *err) {
     return ig_app_say(ig_exit_of(err->code), "%s", err->msg);
+}
+
+int ig_app_print_json(yyjson_mut_doc *doc, bool lost) {
+    char *text = lost ? NULL : yyjson_mut_write(doc, YYJSON_WRITE_PRETTY, NULL);
+    yyjson_mut_doc_free(doc);
+    if (!text) return ig_app_say(IG_EXIT_FAILED, "no memory");
+    puts(text);
+    free(text);
+    return IG_EXIT_OK;
 }

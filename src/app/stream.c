@@ -12,7 +12,8 @@ enum { POLL_NS = 50 * 1000 * 1000, TEXT_BYTES_MAX = 1 << 20 };
 /* ---- prompts ------------------------------------------------------------------------------------------- */
 
 static yyjson_doc *messages_doc(const ig_message *v, int n) {
-    yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
+    bool lost;
+    yyjson_mut_doc *doc = ig_json_doc_make(&lost);
     yyjson_mut_val *list = yyjson_mut_arr(doc);
     yyjson_mut_doc_set_root(doc, list);
     for (int i = 0; i < n; i++) {
@@ -20,7 +21,7 @@ static yyjson_doc *messages_doc(const ig_message *v, int n) {
         yyjson_mut_obj_add_str(doc, m, "role", v[i].role);
         yyjson_mut_obj_add_strn(doc, m, "content", v[i].content.n ? v[i].content.p : "", v[i].content.n);
     }
-    yyjson_doc *done = yyjson_mut_doc_imut_copy(doc, NULL);
+    yyjson_doc *done = lost ? NULL : yyjson_mut_doc_imut_copy(doc, NULL);
     yyjson_mut_doc_free(doc);
     return done;
 }
@@ -78,6 +79,7 @@ typedef struct stream {
     ig_buf decoded, out; /* what the tokens say; what may be shown of it */
     int matched;         /* stop string, -1 none */
     bool refused;        /* the caller wants no more */
+    bool no_memory;
 } stream;
 
 static bool give(stream *r) {
@@ -91,6 +93,8 @@ static bool give(stream *r) {
 static bool feed(stream *r) {
     int which;
     ig_slice text = {r->decoded.p, r->decoded.n};
+    r->no_memory = r->no_memory || !ig_buf_reserve(&r->out, text.n + IG_STOP_BYTES_MAX);
+    if (r->no_memory) return false;
     bool stopped = text.n && ig_stop_feed(r->stop, text, &r->out, &which);
     ig_buf_clear(&r->decoded);
     if (stopped) r->matched = which;
@@ -104,13 +108,13 @@ static void follow(stream *r, ig_gen *g) {
         ig_gen_wait(g, n_seen, POLL_NS);
         ig_finish finish = ig_gen_finish(g); /* before the count: with a finish the count is final */
         for (int n = ig_gen_n_tokens(g); n_seen < n; n_seen++) {
-            ig_detok_add(&r->detok, ig_gen_token(g, n_seen), &r->decoded);
+            r->no_memory = !ig_detok_add(&r->detok, ig_gen_token(g, n_seen), &r->decoded);
             if (!feed(r)) return;
         }
         if (finish != IG_FINISH_NONE) break;
         if (r->s->interrupted && *r->s->interrupted) break; /* what was held back is still shown */
     }
-    ig_detok_finish(&r->detok, &r->decoded);
+    r->no_memory = !ig_detok_finish(&r->detok, &r->decoded);
     if (!feed(r)) return;
     ig_stop_finish(r->stop, &r->out);
     give(r);
@@ -144,6 +148,10 @@ ig_status ig_stream_run(const ig_loaded *l, const ig_stream *s, ig_stream_result
         finish = r.matched >= 0 ? IG_FINISH_STOP : IG_FINISH_CANCELED;
     } else if (r.matched >= 0) {
         finish = IG_FINISH_STOP;
+    }
+    if (r.no_memory) {
+        st = ig_fail(err, IG_ELIMIT, "no memory for the answer");
+        goto out;
     }
     if (finish == IG_FINISH_FAILED) {
         st = ig_fail(err, IG_EIO, "%s", ig_gen_error(g));

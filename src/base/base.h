@@ -115,6 +115,7 @@ static inline ig_buf ig_buf_init(size_t n_max) {
     return (ig_buf){0, 0, 0, n_max};
 }
 bool ig_buf_add(ig_buf *b, const void *bytes, size_t n);
+bool ig_buf_reserve(ig_buf *b, size_t n); /* what adds up to n bytes next cannot fail */
 bool ig_buf_add_str(ig_buf *b, const char *s);
 bool ig_buf_addf(ig_buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void ig_buf_clear(ig_buf *b); /* n = 0, memory kept */

@@ -140,18 +140,12 @@ const char *ig_cpu_model(void) {
     return model;
 }
 
-/* The kernel refuses a mask shorter than its own: grow until it fits. */
+enum { AFFINITY_CPUS_MAX = 1 << 16 };
+
+/* The kernel refuses a mask shorter than its own; no kernel has a longer one than this. */
 static int affinity_count(void) {
-    for (int n_cpus = CPU_SETSIZE; n_cpus <= 1 << 16; n_cpus *= 2) {
-        cpu_set_t *set = CPU_ALLOC(n_cpus);
-        if (!set) return 1;
-        size_t bytes = CPU_ALLOC_SIZE(n_cpus);
-        CPU_ZERO_S(bytes, set);
-        int n = sched_getaffinity(0, bytes, set) == 0 ? CPU_COUNT_S(bytes, set) : 0;
-        CPU_FREE(set);
-        if (n > 0) return n;
-    }
-    return 1;
+    cpu_set_t set[AFFINITY_CPUS_MAX / CPU_SETSIZE] = {0};
+    return sched_getaffinity(0, sizeof set, set) == 0 ? CPU_COUNT_S(sizeof set, set) : 1;
 }
 
 int ig_cpu_count(void) {

@@ -89,8 +89,7 @@ void ig_text_calm(char *text, bool keep_newlines) {
     *to = '\0';
 }
 
-/* Room for `more` bytes and the NUL. */
-static bool buf_reserve(ig_buf *b, size_t more) {
+bool ig_buf_reserve(ig_buf *b, size_t more) {
     if (more > b->n_max - b->n) return false;
     size_t need = b->n + more;
     if (need == SIZE_MAX) return false;
@@ -107,7 +106,7 @@ static bool buf_reserve(ig_buf *b, size_t more) {
 }
 
 bool ig_buf_add(ig_buf *b, const void *bytes, size_t n) {
-    if (!buf_reserve(b, n)) return false;
+    if (!ig_buf_reserve(b, n)) return false;
     if (n > 0) memcpy(b->p + b->n, bytes, n);
     b->n += n;
     b->p[b->n] = '\0';
@@ -123,7 +122,7 @@ bool ig_buf_addf(ig_buf *b, const char *fmt, ...) {
     va_start(ap, fmt);
     int n = vsnprintf(NULL, 0, fmt, ap);
     va_end(ap);
-    if (n < 0 || !buf_reserve(b, (size_t)n)) return false;
+    if (n < 0 || !ig_buf_reserve(b, (size_t)n)) return false;
 
     va_start(ap, fmt);
     vsnprintf(b->p + b->n, (size_t)n + 1, fmt, ap);

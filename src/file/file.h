@@ -41,6 +41,9 @@ typedef struct ig_json_limits {
  * by ig_json_get see the last). Errors give the byte offset. Free with yyjson_doc_free.
  * Depth is checked before yyjson sees the text, so no recursion of ours follows the input. */
 ig_status ig_json_parse(yyjson_doc **out, const char *text, size_t n, ig_json_limits limits, ig_err *err);
+/* A document to be written. *lost becomes true when there was no memory for a part of it: a look before it is
+ * used saves one at every part. NULL is fine for yyjson, and sets it. */
+yyjson_mut_doc *ig_json_doc_make(bool *lost);
 /* The member of an object, the last one of that name; NULL when absent, JSON null, or `obj` is no object. */
 yyjson_val *ig_json_get(yyjson_val *obj, const char *key);
 /* A number, or {"__float__": "Infinity" | "-Infinity" | "NaN"}, as some writers spell those. */

@@ -105,6 +105,29 @@ ig_status ig_json_parse(yyjson_doc **out, const char *text, size_t n, ig_json_li
     return IG_OK;
 }
 
+/* yyjson says for every part that is added whether there was memory for it; one look at the end is enough. */
+static void *noting(void *p, void *lost) {
+    if (!p) *(bool *)lost = true;
+    return p;
+}
+static void *alc_malloc(void *lost, size_t n) {
+    return noting(malloc(n), lost);
+}
+static void *alc_realloc(void *lost, void *p, size_t n_before, size_t n) {
+    (void)n_before;
+    return noting(realloc(p, n), lost);
+}
+static void alc_free(void *lost, void *p) {
+    (void)lost;
+    free(p);
+}
+
+yyjson_mut_doc *ig_json_doc_make(bool *lost) {
+    const yyjson_alc alc = {alc_malloc, alc_realloc, alc_free, lost};
+    *lost = false;
+    return yyjson_mut_doc_new(&alc);
+}
+
 yyjson_val *ig_json_get(yyjson_val *obj, const char *key) {
     yyjson_val *found = NULL, *name;
     size_t n = strlen(key), i, count;

@@ -122,8 +122,11 @@ struct ig_model {
     ig_pool *pool;
     uint8_t *panels; /* all matrices, one mapping */
     size_t panels_bytes;
+    void *shapes; /* of tensors while a plan counts */
     uint64_t n_params, decode_bytes;
 };
+
+ig_status ig_model_make_shapes(ig_model *m, ig_err *err); /* plan.c */
 
 /* ---- source.c: the tensors of a checkpoint ------------------------------------------------------------ */
 

@@ -4,7 +4,7 @@
  * Takes:   a checkpoint (an open ig_gguf or ig_snapshot) and a compute pool. The checkpoint may be closed
  *          after ig_model_open.
  * Gives:   logits of the rows asked for, or those rows after the final norm; K and V written into the blocks of the rows' sequences.
- * Threads: ig_model_forward by one thread at a time, which lends the pool.
+ * Threads: ig_model_forward by one thread at a time, which lends the pool; ig_model_plan and _trace likewise.
  * Memory:  weights: one mapping of exactly the planned size. A forward takes everything else from the
  *          caller's arena; ig_model_plan says how much.
  * Fails:   IG_EFORMAT by name: architecture, block type, a missing, misshapen or surplus tensor, a

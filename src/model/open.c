@@ -310,6 +310,7 @@ ig_status ig_model_open(ig_model **out, ig_checkpoint from, const ig_model_optio
         st = ig_fail(err, IG_ELIMIT, "no memory for %d layers", c.n_layers);
         goto out;
     }
+    if ((st = ig_model_make_shapes(m, err)) != IG_OK) goto out;
     if ((st = ig_model_bind(m, &s, o, err)) != IG_OK) goto out;
     if ((st = lay_out_layers(m, err)) != IG_OK) goto out;
     *out = m;
@@ -331,6 +332,7 @@ void ig_model_close(ig_model *m) {
     free_vectors(&m->top);
     for (int i = 0; m->layers && i < m->config.n_layers; i++) free_vectors(&m->layers[i]);
     for (int i = 0; i < IG_ROPES; i++) free(m->inv_freq[i]);
+    free(m->shapes);
     free(m->layers);
     free(m);
 }

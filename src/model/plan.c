@@ -1,18 +1,26 @@
 /* plan: the same forward with an arena that only counts. The bytes and the list of kernels come from the
- * code that will run, so they cannot disagree with it. */
+ * code that will run, so they cannot disagree with it.
+ * Memory:  the model's own for shapes, taken when it is opened: a plan cannot fail. One at a time. */
 #include "model/inside.h"
 
 #include <stdlib.h>
 
 enum { TENSORS_PER_LAYER = 32 };
 
+static size_t shapes_bytes(int n_layers) {
+    return (size_t)(n_layers + 2) * TENSORS_PER_LAYER * 2 * IG_ALIGN_BYTES;
+}
+
+ig_status ig_model_make_shapes(ig_model *m, ig_err *err) {
+    const size_t n = shapes_bytes(m->config.n_layers);
+    m->shapes = malloc(n);
+    return m->shapes ? IG_OK : ig_fail(err, IG_ELIMIT, "no memory for %zu bytes of shapes", n);
+}
+
 static size_t plan(const ig_model *m, ig_rows rows, bool hidden,
                    void (*trace)(void *ud, const char *op, const ig_kern *k), void *ud) {
     ig_arena counting = {.counting = true, .cap_bytes = SIZE_MAX};
-    ig_arena shapes = {.cap_bytes =
-                           (size_t)(m->config.n_layers + 2) * TENSORS_PER_LAYER * 2 * IG_ALIGN_BYTES};
-    shapes.base = malloc(shapes.cap_bytes);
-    ig_assert(shapes.base != NULL); /* some KiB, before anything runs */
+    ig_arena shapes = {.base = m->shapes, .cap_bytes = shapes_bytes(m->config.n_layers)};
     ig_run r = {.arena = &counting,
                 .shapes = &shapes,
                 .pool = m->pool,
@@ -20,7 +28,6 @@ static size_t plan(const ig_model *m, ig_rows rows, bool hidden,
                 .trace = trace,
                 .trace_ud = ud};
     ig_model_run(m, &r, &rows, (ig_model_out){.wants_hidden = hidden});
-    free(shapes.base);
     ig_assert(r.status == IG_OK);
     return counting.peak_bytes;
 }

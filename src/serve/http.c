@@ -112,17 +112,17 @@ static void *on_uri(void *cls, const char *uri, struct MHD_Connection *m) {
 static void add_generation_headers(ig_serve_job *job, struct MHD_Response *r) {
     char seed[24];
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)job->req.sampling.seed);
-    MHD_add_response_header(r, "x-ingle-seed", seed);
-    if (job->substituted) MHD_add_response_header(r, "x-ingle-model-substituted", "1");
+    ig_serve_put_header(r, "x-ingle-seed", seed);
+    if (job->substituted) ig_serve_put_header(r, "x-ingle-model-substituted", "1");
 }
 
 static enum MHD_Result send_stream(ig_serve_conn *c) {
     struct MHD_Response *r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES,
                                                                ig_serve_stream_read, c, NULL);
     if (!r) return MHD_NO;
-    MHD_add_response_header(r, "Content-Type", "text/event-stream; charset=utf-8");
-    MHD_add_response_header(r, "Cache-Control", "no-cache");
-    MHD_add_response_header(r, "X-Accel-Buffering", "no");
+    ig_serve_put_header(r, "Content-Type", "text/event-stream; charset=utf-8");
+    ig_serve_put_header(r, "Cache-Control", "no-cache");
+    ig_serve_put_header(r, "X-Accel-Buffering", "no");
     add_generation_headers(c->job, r);
     atomic_store(&c->news_ns, ig_clock_ns());
     atomic_store(&c->pinged, false);

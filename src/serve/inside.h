@@ -311,6 +311,8 @@ enum MHD_Result ig_serve_queue(struct MHD_Connection *m, int status,
 
 /* Takes the bytes of *body. content_type NULL: JSON. */
 struct MHD_Response *ig_serve_response(ig_buf *body, const char *content_type);
+/* There may be no memory for a header. Nothing is sent then: an answer without its policy is worse. */
+void ig_serve_put_header(struct MHD_Response *r, const char *name, const char *value);
 /* Adds what every answer carries, queues, gives the response up. */
 enum MHD_Result ig_serve_send(ig_serve_conn *c, int status, struct MHD_Response *r);
 enum MHD_Result ig_serve_send_error(ig_serve_conn *c, const ig_http_error *e);

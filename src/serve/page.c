@@ -25,16 +25,16 @@ enum MHD_Result ig_serve_get_page(ig_serve_conn *c) {
                  : MHD_create_response_from_buffer(sizeof page_bytes, (void *)(uintptr_t)page_bytes,
                                                    MHD_RESPMEM_PERSISTENT);
     if (!r) return MHD_NO;
-    MHD_add_response_header(r, "Content-Type", "text/html; charset=utf-8");
-    if (zipped) MHD_add_response_header(r, "Content-Encoding", "gzip");
-    MHD_add_response_header(r, "Vary", "Accept-Encoding");
-    MHD_add_response_header(r, "ETag", PAGE_ETAG);
-    MHD_add_response_header(r, "Cache-Control", "no-cache");
-    MHD_add_response_header(
+    ig_serve_put_header(r, "Content-Type", "text/html; charset=utf-8");
+    if (zipped) ig_serve_put_header(r, "Content-Encoding", "gzip");
+    ig_serve_put_header(r, "Vary", "Accept-Encoding");
+    ig_serve_put_header(r, "ETag", PAGE_ETAG);
+    ig_serve_put_header(r, "Cache-Control", "no-cache");
+    ig_serve_put_header(
         r, "Content-Security-Policy",
         "default-src 'none'; script-src " PAGE_SCRIPT_CSP "; style-src " PAGE_STYLE_CSP
         "; connect-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; "
         "form-action 'none'; frame-ancestors 'none'");
-    MHD_add_response_header(r, "Referrer-Policy", "no-referrer");
+    ig_serve_put_header(r, "Referrer-Policy", "no-referrer");
     return ig_serve_send(c, same ? 304 : 200, r);
 }

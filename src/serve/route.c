@@ -21,23 +21,30 @@ struct MHD_Response *ig_serve_response(ig_buf *body, const char *content_type) {
                                  : MHD_create_response_from_buffer(0, (void *)"", MHD_RESPMEM_PERSISTENT);
     if (!r) return NULL;
     if (body->n) *body = ig_buf_init(body->n_max); /* MHD frees it */
-    MHD_add_response_header(r, "Content-Type", content_type ? content_type : "application/json");
-    if (!content_type) MHD_add_response_header(r, "Cache-Control", "no-store");
+    ig_serve_put_header(r, "Content-Type", content_type ? content_type : "application/json");
+    if (!content_type) ig_serve_put_header(r, "Cache-Control", "no-store");
     return r;
 }
 
+static _Thread_local bool headers_lost; /* of the response that is being made */
+
+void ig_serve_put_header(struct MHD_Response *r, const char *name, const char *value) {
+    if (MHD_add_response_header(r, name, value) != MHD_YES) headers_lost = true;
+}
+
 enum MHD_Result ig_serve_send(ig_serve_conn *c, int status, struct MHD_Response *r) {
-    MHD_add_response_header(r, "x-request-id", c->request_id);
-    MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
-    MHD_add_response_header(r, "Vary", "Origin");
+    ig_serve_put_header(r, "x-request-id", c->request_id);
+    ig_serve_put_header(r, "X-Content-Type-Options", "nosniff");
+    ig_serve_put_header(r, "Vary", "Origin");
     if (c->origin[0]) {
-        MHD_add_response_header(r, "Access-Control-Allow-Origin", c->origin);
-        MHD_add_response_header(r, "Access-Control-Expose-Headers",
+        ig_serve_put_header(r, "Access-Control-Allow-Origin", c->origin);
+        ig_serve_put_header(r, "Access-Control-Expose-Headers",
                                 "x-request-id, x-ingle-seed, retry-after");
     }
-    if (atomic_load(&c->s->draining)) MHD_add_response_header(r, "Connection", "close");
+    if (atomic_load(&c->s->draining)) ig_serve_put_header(r, "Connection", "close");
     c->status = status;
-    enum MHD_Result ok = ig_serve_queue(c->mhd, status, r);
+    enum MHD_Result ok = headers_lost ? MHD_NO : ig_serve_queue(c->mhd, status, r);
+    headers_lost = false;
     MHD_destroy_response(r);
     return ok;
 }
@@ -52,12 +59,12 @@ enum MHD_Result ig_serve_send_error(ig_serve_conn *c, const ig_http_error *e) {
     }
     if (e->retry_after_s > 0) {
         snprintf(text, sizeof text, "%d", e->retry_after_s);
-        MHD_add_response_header(r, "Retry-After", text);
+        ig_serve_put_header(r, "Retry-After", text);
     }
-    if (e->status == 401) MHD_add_response_header(r, "WWW-Authenticate", "Bearer");
+    if (e->status == 401) ig_serve_put_header(r, "WWW-Authenticate", "Bearer");
     if (e->status == 405 && c->route) {
         ig_serve_allow_header(c->route, text, sizeof text);
-        MHD_add_response_header(r, "Allow", text);
+        ig_serve_put_header(r, "Allow", text);
     }
     if (!c->job) ig_serve_log_refused(c, e); /* else the line of its end says it */
     return ig_serve_send(c, e->status, r);
@@ -78,12 +85,12 @@ enum MHD_Result ig_serve_send_options(ig_serve_conn *c) {
     char allow[64];
     if (!r) return MHD_NO;
     ig_serve_allow_header(c->route, allow, sizeof allow);
-    MHD_add_response_header(r, "Allow", allow);
+    ig_serve_put_header(r, "Allow", allow);
     if (c->origin[0]) {
         const char *asked = ig_serve_header(c, "Access-Control-Request-Headers");
-        MHD_add_response_header(r, "Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS");
+        ig_serve_put_header(r, "Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS");
         MHD_add_response_header(r, "Access-Control-Allow-Headers", asked && asked[0] ? asked : "*");
-        MHD_add_response_header(r, "Access-Control-Max-Age", "600");
+        ig_serve_put_header(r, "Access-Control-Max-Age", "600");
     }
     return ig_serve_send(c, 204, r);
 }
@@ -97,7 +104,7 @@ static enum MHD_Result get_health(ig_serve_conn *c) {
         return ig_serve_send_json(c, false, &body);
     struct MHD_Response *r = ig_serve_response(&body, NULL);
     if (!r) return MHD_NO;
-    if (draining) MHD_add_response_header(r, "Retry-After", "5");
+    if (draining) ig_serve_put_header(r, "Retry-After", "5");
     return ig_serve_send(c, draining ? 503 : 200, r);
 }
 

@@ -91,6 +91,7 @@ static bool release(ig_serve_job *job, ig_serve_choice *c) {
     int which = 0;
     if (job->piece.n == 0) return true;
     if (!c->stop) return ig_buf_add(&c->text, job->piece.p, job->piece.n);
+    if (!ig_buf_reserve(&c->text, job->piece.n + IG_STOP_BYTES_MAX)) return false;
     if (ig_stop_feed(c->stop, (ig_slice){job->piece.p, job->piece.n}, &c->text, &which)) {
         c->text_ended = true;
         stop_here(c, which);
@@ -124,7 +125,9 @@ static bool flush(ig_serve_job *job, ig_serve_choice *c) {
     if (c->text_ended) return true;
     ig_buf_clear(&job->piece);
     if (!ig_detok_finish(&c->detok, &job->piece) || !release(job, c)) return false;
-    if (c->stop && !c->text_ended) ig_stop_finish(c->stop, &c->text);
+    if (!c->stop || c->text_ended) return true;
+    if (!ig_buf_reserve(&c->text, IG_STOP_BYTES_MAX)) return false;
+    ig_stop_finish(c->stop, &c->text);
     return true;
 }
 

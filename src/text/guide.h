@@ -16,12 +16,13 @@ enum {
     IG_GUIDE_SYNTAX = 1, /* the template does not parse */
     IG_GUIDE_RAISED = 2, /* it called raise_exception: the text is what it said */
     IG_GUIDE_FAILED = 3, /* it cannot be rendered with these variables */
-    IG_GUIDE_LIMIT = 4   /* steps, output, depth, memory */
+    IG_GUIDE_LIMIT = 4,  /* steps, output, depth, what it may use of memory */
+    IG_GUIDE_MEMORY = 5  /* the system had none, or no thread */
 };
 
 typedef struct ig_guide_template ig_guide_template;
 
-/* NUL-terminated one past n. */
+/* NUL-terminated one past n. p NULL: there was no memory for it, and the code is no IG_GUIDE_OK. */
 typedef struct ig_guide_text {
     char *p;
     size_t n;

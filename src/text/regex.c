@@ -241,7 +241,8 @@ static ig_status compile(ig_regex **out, ig_slice pattern, bool trusted, ig_err 
         char why[128] = "no memory";
         if (code) pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
         free(r);
-        return ig_fail(err, code ? IG_EFORMAT : IG_ELIMIT, "pattern: %s (at byte %zu)", why, (size_t)at);
+        const bool no_memory = code == 0 || code == PCRE2_ERROR_HEAP_FAILED;
+        return ig_fail(err, no_memory ? IG_ELIMIT : IG_EFORMAT, "pattern: %s (at byte %zu)", why, (size_t)at);
     }
     /* Refused where no page may be executable; the interpreter does it then. */
     r->jit = pcre2_jit_compile(r->code, PCRE2_JIT_COMPLETE) == 0;

@@ -22,17 +22,24 @@ static ig_status status_of(int code) {
     switch (code) {
     case IG_GUIDE_OK: return IG_OK;
     case IG_GUIDE_SYNTAX: return IG_EFORMAT;
-    case IG_GUIDE_LIMIT: return IG_ELIMIT;
+    case IG_GUIDE_LIMIT:
+    case IG_GUIDE_MEMORY: return IG_ELIMIT;
     default: return IG_EINVAL;
     }
+}
+
+/* Without one there was no memory for it. */
+static const char *words(const ig_guide_text *text) {
+    return text->p ? text->p : "no memory";
 }
 
 ig_status ig_template_make(ig_template **out, ig_slice source, ig_err *err) {
     ig_guide_template *compiled = NULL;
     ig_guide_text text = {0};
     int code = ig_guide_template_make(&compiled, source.p, source.n, &text);
-    if (code != IG_GUIDE_OK) { /* whatever it is, the template is at fault */
-        ig_status st = ig_fail(err, IG_EFORMAT, "chat template: %s", text.p);
+    if (code != IG_GUIDE_OK) { /* but for memory, the template is at fault */
+        ig_status st = code == IG_GUIDE_MEMORY ? IG_ELIMIT : IG_EFORMAT;
+        st = ig_fail(err, st, "chat template: %s", words(&text));
         ig_guide_text_free(&text);
         return st;
     }
@@ -76,9 +83,9 @@ ig_status ig_template_render(const ig_template *t, ig_slice context_json, int64_
     ig_status st = IG_OK;
     int code = ig_guide_template_render(t->compiled, context_json.p, context_json.n, now_s, &text);
     if (code == IG_GUIDE_RAISED)
-        st = ig_fail(err, IG_EINVAL, "the chat template refuses these messages: %s", text.p);
+        st = ig_fail(err, IG_EINVAL, "the chat template refuses these messages: %s", words(&text));
     else if (code != IG_GUIDE_OK)
-        st = ig_fail(err, status_of(code), "chat template: %s", text.p);
+        st = ig_fail(err, status_of(code), "chat template: %s", words(&text));
     else if (!ig_buf_add(out, text.p, text.n))
         st = ig_fail(err, IG_ELIMIT, "prompt of %zu bytes, limit %zu", text.n, out->n_max);
     ig_guide_text_free(&text);
