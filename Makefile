@@ -81,14 +81,16 @@ TEST_PROGRAMS := $(TESTS:%=$(B)/test_%)
 CHECK_KERN    := $(if $(wildcard src/kern/check_kern.c),$(B)/check_kern)
 FUZZ          := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZERS       := $(FUZZ:%=$(B)/fuzz_%)
+TORTURE       := $(B)/torture
 RUN_TESTS      = $(abspath $(TEST_PROGRAMS) $(CHECK_KERN)) \
-                 $(foreach f,$(FUZZ),'$(abspath $(B))/fuzz_$(f) tests/fuzz/corpus-$(f)')
+                 $(foreach f,$(FUZZ),'$(abspath $(B))/fuzz_$(f) tests/fuzz/corpus-$(f)') \
+                 $(if $(SAN),,'$(abspath $(TORTURE)) $(B)/tiny --sample')
 
 .PHONY: all tests check check-full check-clang check-asan check-ubsan check-tsan check-templates check-tokenizers \
-        check-kill run-tests fuzz fuzz-run \
+        check-kill check-torture run-tests fuzz fuzz-run \
         bench bench-kern layers tidy install clean help FORCE
 all: $(B)/ingle
-tests: $(TEST_PROGRAMS) $(CHECK_KERN) $(FUZZERS)
+tests: $(TEST_PROGRAMS) $(CHECK_KERN) $(FUZZERS) $(if $(SAN),,$(TORTURE))
 
 # Objects are given whole; libguide.a is the only archive.
 LINK = $(Q)echo "  LD   $@"; \
@@ -116,7 +118,6 @@ endef
 $(foreach f,$(FUZZ),$(eval $(call fuzz_rule,$(f))))
 
 # Everything but main, and fault.c, which makes malloc, read and their like fail: tests/torture/.
-TORTURE := $(B)/torture
 $(TORTURE): $(wildcard tests/torture/*.c tests/torture/*.h) $(B)/gen/flags $(call linked,app) $(B)/tiny/tiny.gguf
 	$(Q)echo "  LD   $@"; $(COMPILE) $(OPT) $(CFLAGS) -rdynamic $(LDFLAGS) -o $@ $(filter %.c %.o %.a,$^) \
 	  -Wl,--as-needed $(LIBS)
@@ -191,7 +192,10 @@ check: tests all
 	  'python3 tools/tidy.py --self-test' 'python3 tools/tidy.py --objects $(B)' $(RUN_TESTS)
 run-tests: tests
 	$(Q)sh tools/tally.sh "$(notdir $(B))" $(RUN_TESTS)
-check-full: check check-clang check-asan check-ubsan check-tsan check-templates check-tokenizers check-kill
+check-full: check check-torture check-clang check-asan check-ubsan check-tsan check-templates check-tokenizers check-kill
+# Every place, and the sweeps; `check` does a part of them.
+check-torture: $(TORTURE)
+	$(Q)sh tools/tally.sh "$@" '$(abspath $(TORTURE)) $(B)/tiny'
 check-clang:
 	$(MAKE) run-tests all CC=clang B=$(B)-clang D=$(D)
 # The unit tests and the kernels again, each under a sanitizer.
@@ -267,6 +271,7 @@ help:
 ## check-templates   real chat templates against the hashes of what transformers makes of them
 ## check-tokenizers  every tokenizer that can be had against the Hugging Face package: half an hour
 ## check-kill   downloads killed at a hundred random moments, and what the next start makes of it
+## check-torture   every allocation and every call on a file fails once; `check` does a sample
 ## check-asan   unit tests and kernels under AddressSanitizer; -ubsan, -tsan likewise
 ## fuzz         every tests/fuzz/fuzz_*.c for MINUTES (1) each, with clang; FUZZ="gguf json": these
 ## bench        ingle bench MODEL=path

@@ -19,7 +19,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-enum { WATCH_MS = 1000, KEYS_FILE_MAX = 65536, PROBE_TIMEOUT_MS = 300 };
+enum { WATCH_MS = 1000, GIVE_UP_MS = 3000, KEYS_FILE_MAX = 65536, PROBE_TIMEOUT_MS = 300 };
 
 typedef struct serve_options {
     ig_load_options load;
@@ -186,12 +186,17 @@ static ig_hub_server *note_server(const char *path, const char *model, const cha
 
 /* Until a signal came (0), or the engine hangs (70). */
 static int watch(const serve_options *o, ig_engine *e) {
+    static const char *const stages[] = {"schedule", "forward", "sample"};
     while (!ig_signals_wait(WATCH_MS)) {
-        uint64_t since = ig_engine_stats_of(e).step_started_ns, now = ig_clock_ns();
+        const ig_engine_stats st = ig_engine_stats_of(e);
+        const uint64_t since = st.step_started_ns, now = ig_clock_ns();
         if (!o->watchdog_s || !since || now < since || now - since < (uint64_t)o->watchdog_s * 1000000000u)
             continue;
-        ig_log(IG_LOG_ERROR, "engine_stuck step_s=%" PRIu64 " limit_s=%d", (now - since) / 1000000000u,
-               o->watchdog_s);
+        ig_log(IG_LOG_ERROR,
+               "engine_stuck step_s=%" PRIu64 " limit_s=%d stage=%s step=%" PRIu64
+               " rows=%d running=%d queued=%d",
+               (now - since) / 1000000000u, o->watchdog_s, stages[st.stage], st.n_steps + 1, st.n_step_rows,
+               st.n_running, st.n_queued);
         return IG_EXIT_ENGINE;
     }
     return IG_EXIT_OK;
@@ -217,6 +222,7 @@ static int run(serve_options *o, ig_loaded *l) {
     if (!code) code = watch(o, l->engine);
     ig_hub_server_end(noted);
     if (code == IG_EXIT_ENGINE) {
+        ig_serve_give_up(s, GIVE_UP_MS);
         fprintf(stderr, "ingle: the engine does not answer; giving up\n");
         _exit(code); /* stopping in order would wait for the very thread that hangs */
     }

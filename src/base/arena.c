@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum { HUGE_BYTES = 2 << 20 };
@@ -77,8 +78,18 @@ static bool proc_kb(const char *path, const char *key, uint64_t *kb) {
     return found;
 }
 
+/* What `ulimit -v` leaves of the address space. */
+static uint64_t address_space_left_bytes(void) {
+    struct rlimit limit;
+    uint64_t kb = 0;
+    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return UINT64_MAX;
+    if (!proc_kb("/proc/self/status", "VmSize:", &kb)) return UINT64_MAX;
+    return limit.rlim_cur > kb * 1024 ? limit.rlim_cur - kb * 1024 : 0;
+}
+
 uint64_t ig_memory_available_bytes(void) {
-    uint64_t kb = 0, left = ig_cgroup_memory_left_bytes("");
+    uint64_t kb = 0, left = ig_cgroup_memory_left_bytes(""), space = address_space_left_bytes();
+    if (space < left) left = space;
     uint64_t system = proc_kb("/proc/meminfo", "MemAvailable:", &kb)
                           ? kb * 1024
                           : (uint64_t)sysconf(_SC_AVPHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);

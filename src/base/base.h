@@ -80,7 +80,8 @@ static inline void ig_arena_rewind(ig_arena *a, size_t mark) {
 ig_status ig_pages_map(void **out, size_t bytes, bool huge, ig_err *err);
 void ig_pages_unmap(void *p, size_t bytes);
 
-/* Bytes of memory this process may still use: the smaller of MemAvailable and what the cgroup leaves. */
+/* Bytes of memory this process may still use: the least of MemAvailable and what the cgroup and the limit of the
+ * address space leave. */
 uint64_t ig_memory_available_bytes(void);
 uint64_t ig_memory_resident_bytes(void); /* VmRSS */
 

@@ -9,7 +9,6 @@
 #include "engine/inside.h"
 
 #include <inttypes.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,7 +58,6 @@ static void lay_out_tables(ig_engine *e, ig_arena *a) {
     e->row_kv = ig_arena_take(a, n_slots * sizeof *e->row_kv);
     e->want = ig_arena_take(a, n_want * sizeof *e->want);
     e->want_gen = ig_arena_take(a, n_want * sizeof *e->want_gen);
-    e->board = ig_arena_take(a, (n_slots + (size_t)e->config.queue_max) * sizeof *e->board);
     e->running = ig_arena_take(a, n_slots * sizeof *e->running);
     e->batch = ig_arena_take(a, n_slots * sizeof *e->batch);
 }
@@ -306,6 +304,7 @@ static void *thread_main(void *arg) {
     ig_engine *e = arg;
     ig_gen *g;
 
+    pthread_setname_np(pthread_self(), "engine");
     while (!atomic_load(&e->stopping)) {
         if (ig_engine_turn(e)) continue;
         if (!ig_queue_pop(e->inbox, &g, -1)) break; /* closed */
@@ -375,7 +374,6 @@ static ig_status hand_over(ig_engine *e, ig_gen *g, ig_err *err) {
 
     free_dead(e);
     g->submit_ns = ig_clock_ns();
-    g->id = atomic_fetch_add(&e->n_ids, 1) + 1;
     bool room = atomic_fetch_add(&e->n_queued, 1) < queue_max;
     if (room && ig_queue_push(e->inbox, &g)) return IG_OK;
     atomic_fetch_sub(&e->n_queued, 1);
@@ -418,67 +416,11 @@ ig_status ig_engine_logits(ig_engine *e, const uint32_t *prompt, int n_prompt, i
 
 /* ---- numbers ---------------------------------------------------------------------------------------- */
 
-static void put_on_board(ig_engine *e, const ig_gen *g) {
-    const int n = atomic_load(&e->n_board);
-    board_row *r = &e->board[n];
-    if (n == e->plan.n_slots + e->config.queue_max) return;
-    atomic_store(&r->id, g->id);
-    atomic_store(&r->submit_ns, g->submit_ns);
-    atomic_store(&r->admit_ns, atomic_load(&g->admit_ns));
-    atomic_store(&r->first_ns, atomic_load(&g->first_ns));
-    atomic_store(&r->last_ns, atomic_load(&g->last_ns));
-    atomic_store(&r->state, atomic_load(&g->state));
-    atomic_store(&r->n_prompt, g->n_prompt);
-    atomic_store(&r->n_prefilled, atomic_load(&g->n_prefilled));
-    atomic_store(&r->n_cached, atomic_load(&g->n_cached));
-    atomic_store(&r->n_tokens, atomic_load(&g->n_tokens));
-    atomic_store(&r->max_tokens, g->max_tokens);
-    atomic_store(&e->n_board, n + 1);
-}
-
-static void write_board(ig_engine *e) {
-    atomic_fetch_add(&e->version, 1); /* odd: in the middle of it */
-    atomic_store(&e->n_board, 0);
-    for (int i = 0; i < e->n_running; i++) put_on_board(e, e->running[i]);
-    for (const ig_gen *g = e->waiting; g; g = g->next) put_on_board(e, g);
-    atomic_fetch_add(&e->version, 1);
-}
-
-static ig_request_info read_row(const board_row *r, uint64_t now) {
-    const uint64_t submit = atomic_load(&r->submit_ns), admit = atomic_load(&r->admit_ns);
-    const uint64_t first = atomic_load(&r->first_ns), begun = admit ? admit : now;
-    const uint64_t answered = first ? first : now;
-    return (ig_request_info){
-        .id = atomic_load(&r->id),
-        .state = (ig_gen_state)atomic_load(&r->state),
-        .n_prompt = atomic_load(&r->n_prompt),
-        .n_prefilled = atomic_load(&r->n_prefilled),
-        .n_cached = atomic_load(&r->n_cached),
-        .n_tokens = atomic_load(&r->n_tokens),
-        .max_tokens = atomic_load(&r->max_tokens),
-        .queue_ns = begun > submit ? begun - submit : 0,
-        .prefill_ns = admit && answered > admit ? answered - admit : 0,
-        .decode_ns = first && now > first ? now - first : 0,
-    };
-}
-
-int ig_engine_requests(ig_engine *e, ig_request_info *out, int max) {
-    for (;; sched_yield()) { /* the engine thread is never long in the middle of it */
-        const uint32_t version = atomic_load(&e->version);
-        const uint64_t now = ig_clock_ns();
-        int n = atomic_load(&e->n_board);
-        if (n > max) n = max;
-        for (int i = 0; i < n; i++) out[i] = read_row(&e->board[i], now);
-        if (version % 2 == 0 && atomic_load(&e->version) == version) return n;
-    }
-}
-
 void ig_engine_count(ig_engine *e) {
     ig_engine_counts *c = &e->counts;
     ig_kv_stats kv = ig_kv_pool_stats(e->kv);
     int n_prefilling = 0;
 
-    write_board(e);
     for (int i = 0; i < e->n_running; i++) n_prefilling += atomic_load(&e->running[i]->n_tokens) == 0;
     atomic_store(&c->n_running, e->n_running);
     atomic_store(&c->n_prefilling, n_prefilling);
@@ -509,6 +451,8 @@ ig_engine_stats ig_engine_stats_of(ig_engine *e) {
         .n_failed = atomic_load(&c->n_failed),
         .n_done = atomic_load(&c->n_done),
         .step_started_ns = atomic_load(&c->step_started_ns),
+        .stage = (ig_engine_stage)atomic_load(&c->stage),
+        .n_step_rows = atomic_load(&c->n_step_rows),
         .kv = {.n_groups = e->model.kv.n_groups,
                .n_lookup_tokens = atomic_load(&c->n_lookup_tokens),
                .n_hit_tokens = atomic_load(&c->n_hit_tokens),

@@ -119,28 +119,20 @@ typedef struct ig_gen_stats {
 } ig_gen_stats;
 ig_gen_stats ig_gen_stats_of(const ig_gen *g);
 
+typedef enum ig_engine_stage { IG_STAGE_SCHEDULE, IG_STAGE_FORWARD, IG_STAGE_SAMPLE } ig_engine_stage;
+
 typedef struct ig_engine_stats {
     int n_running, n_queued, n_prefilling, n_slots, n_ctx, n_threads;
     uint64_t n_steps, n_rows, n_prompt_tokens, n_cached_tokens, n_generated_tokens;
     uint64_t n_canceled, n_failed, n_done;
     uint64_t step_started_ns; /* 0: idle. A watchdog reads it: no step may take minutes */
+    ig_engine_stage stage;    /* where in the step the engine is, */
+    int n_step_rows;          /* and with how many rows */
     ig_kv_stats kv;
 } ig_engine_stats;
 ig_engine_stats ig_engine_stats_of(ig_engine *e);
 ig_engine_plan ig_engine_plan_of(const ig_engine *e);
 
-/* One request as it was at the end of the last step. */
-typedef struct ig_request_info {
-    uint64_t id; /* as ig_gen_id */
-    ig_gen_state state;
-    int n_prompt, n_prefilled, n_cached, n_tokens, max_tokens;
-    uint64_t queue_ns, prefill_ns, decode_ns; /* until now, for what goes on */
-} ig_request_info;
-/* All that run, oldest first, then all that wait, in their order: at most `max` of them, all of one moment.
- * One that was submitted during a step is seen after it. Returns how many. Any thread; takes no lock, and the
- * engine does not wait for it. */
-int ig_engine_requests(ig_engine *e, ig_request_info *out, int max);
-uint64_t ig_gen_id(const ig_gen *g); /* counted from 1, as submitted */
 
 /* The logits of the last n_last rows of `prompt` (at most a whole context), [n_last][n_vocab]. It queues like
  * a request and shares its steps with the others; no cached prefix is used and none is left. Waits until it

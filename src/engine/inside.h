@@ -71,7 +71,7 @@ struct ig_gen {
     ig_sampling sampling;
     void (*notify)(void *ud);
     void *notify_ud;
-    uint64_t id, submit_ns;
+    uint64_t submit_ns;
     float *last_logits;     /* ig_engine_logits: [n_last][n_vocab] of the waiting caller; else NULL */
     int n_last;
 
@@ -105,16 +105,10 @@ void ig_gen_tell(ig_gen *g); /* engine thread: something became visible */
 
 /* Written by the engine thread, read by anyone, each number by itself. */
 typedef struct ig_engine_counts {
-    _Atomic int n_running, n_prefilling, n_free[IG_KV_GROUPS_MAX], n_cached[IG_KV_GROUPS_MAX];
+    _Atomic int n_running, n_prefilling, stage, n_step_rows, n_free[IG_KV_GROUPS_MAX], n_cached[IG_KV_GROUPS_MAX];
     _Atomic uint64_t n_steps, n_rows, n_prompt_tokens, n_cached_tokens, n_generated_tokens, n_canceled,
         n_failed, n_done, n_paused, step_started_ns, n_lookup_tokens, n_hit_tokens, n_evicted;
 } ig_engine_counts;
-
-/* What ig_engine_requests reads. The engine thread writes; `version` is odd meanwhile and a reader tries again. */
-typedef struct board_row {
-    _Atomic uint64_t id, submit_ns, admit_ns, first_ns, last_ns;
-    _Atomic int state, n_prompt, n_prefilled, n_cached, n_tokens, max_tokens;
-} board_row;
 
 /* What a step costs: row_ns for a row and key_ns for a key that it sees in one layer, by least squares over the
  * last steps; the sums fade. */
@@ -152,10 +146,6 @@ struct ig_engine {
     _Atomic(ig_gen *) dead; /* the last reference was the engine's: freed by the next caller */
     _Atomic bool stopping;
     ig_engine_counts counts;
-    _Atomic uint64_t n_ids;
-    board_row *board;       /* [n_slots + queue_max] */
-    _Atomic int n_board;
-    _Atomic uint32_t version;
     pthread_t thread;
 };
 

@@ -107,10 +107,6 @@ bool ig_gen_wait(ig_gen *g, int n_seen, int64_t timeout_ns) {
 
 /* ---- readers ---------------------------------------------------------------------------------------- */
 
-uint64_t ig_gen_id(const ig_gen *g) {
-    return g->id;
-}
-
 int ig_gen_n_tokens(const ig_gen *g) {
     return atomic_load_explicit(&g->n_tokens, memory_order_acquire);
 }

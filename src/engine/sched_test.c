@@ -346,31 +346,6 @@ TEST(a_new_prompt_behind_a_long_one_does_not_seem_to_be_free) {
     unmake();
 }
 
-TEST(the_list_of_requests_shows_who_runs_and_who_waits_in_their_order) {
-    ig_request_info r[8];
-    ig_engine_config c = fake_config(2, 40);
-    make(&c, 512);
-    ig_gen_params p = {.prompt = counted(3, 60), .n_prompt = 60, .max_tokens = 30, .top_logprobs = -1};
-    ig_gen *g[3];
-    CHECK(ig_engine_requests(engine, r, 8) == 0);
-    for (int i = 0; i < 3; i++) g[i] = submit(&p);
-    ig_engine_turn(engine);
-    ig_engine_turn(engine);
-    CHECK(ig_engine_requests(engine, r, 8) == 3 && ig_engine_requests(engine, r, 2) == 2);
-    CHECK(ig_engine_requests(engine, r, 8) == 3);
-    for (int i = 0; i < 3; i++) {
-        CHECK(r[i].id == ig_gen_id(g[i]) && r[i].state == ig_gen_state_of(g[i]) && r[i].n_prompt == 60);
-        CHECK(r[i].n_tokens == ig_gen_n_tokens(g[i]) && r[i].max_tokens == 30);
-    }
-    CHECK(r[0].state == IG_GEN_DECODE && r[0].n_prefilled == 60 && r[0].n_tokens == 2 && r[0].decode_ns > 0);
-    CHECK(r[0].prefill_ns > 0 && r[0].queue_ns == 0);
-    CHECK(r[2].state == IG_GEN_QUEUED && r[2].queue_ns > 0 && r[2].prefill_ns == 0 && r[2].n_prefilled == 0);
-    finish_all();
-    CHECK(ig_engine_requests(engine, r, 8) == 0);
-    for (int i = 0; i < 3; i++) ig_gen_release(g[i]);
-    unmake();
-}
-
 TEST(with_nobody_decoding_a_prompt_goes_in_whole_chunks) {
     ig_engine_config c = fake_config(4, 200);
     make(&c, 2048);

@@ -68,7 +68,10 @@ static ig_status run(ig_engine *e, ig_gen *const *gens, int n, ig_err *err) {
 
     ig_batch_fill(e, gens, n, &rows);
     atomic_store_explicit(&e->counts.step_started_ns, start ? start : 1, memory_order_relaxed);
+    atomic_store_explicit(&e->counts.n_step_rows, rows.n_rows, memory_order_relaxed);
+    atomic_store_explicit(&e->counts.stage, IG_STAGE_FORWARD, memory_order_relaxed);
     ig_status st = e->model.forward(e->model.ud, &e->arena, &rows, e->logits, err);
+    atomic_store_explicit(&e->counts.stage, IG_STAGE_SAMPLE, memory_order_relaxed);
     if (st) return st;
     ig_sched_measure(e, &rows, ig_clock_ns() - start);
 
@@ -94,6 +97,7 @@ bool ig_engine_turn(ig_engine *e) {
     ig_err err;
     ig_gen *g;
 
+    atomic_store_explicit(&e->counts.stage, IG_STAGE_SCHEDULE, memory_order_relaxed);
     while (ig_queue_pop(e->inbox, &g, 0)) ig_sched_accept(e, g);
     ig_sched_cancel(e, false);
     ig_sched_admit(e);

@@ -161,7 +161,7 @@ static enum MHD_Result run_job(ig_serve_conn *c) {
         atomic_fetch_or(&c->flags, IG_CONN_HELD);
         if (atomic_load(&s->ending) || !ig_serve_prep_push(s->prep, c)) {
             atomic_fetch_and(&c->flags, ~(uint32_t)IG_CONN_HELD);
-            ig_serve_refuse(&job->error, "shutting_down", NULL, "the server is shutting down");
+            ig_serve_refuse_ending(s, &job->error);
             atomic_store(&job->prepared, true);
         }
     }
@@ -228,11 +228,7 @@ static bool admit(ig_serve_conn *c, const char *url, const char *method, ig_http
     ig_serve *s = c->s;
     if (!ig_serve_admit(c, url, method, e)) return false;
     if (ig_serve_method(method) != IG_POST) return true;
-    if (atomic_load(&s->draining)) {
-        ig_serve_refuse(e, "shutting_down", NULL, "the server is shutting down");
-        e->retry_after_s = 5;
-        return false;
-    }
+    if (atomic_load(&s->draining)) return ig_serve_refuse_ending(s, e);
     if (c->upload_bytes != MHD_SIZE_UNKNOWN && c->upload_bytes > s->config.body_max_bytes)
         return too_large(s, e);
     c->job = ig_serve_job_make(s, c->route->kind);
@@ -534,6 +530,14 @@ void ig_serve_drain(ig_serve *s, const volatile int *hurry) {
         ig_serve_watch_wake_all(s->watch);
         wait_jobs(s, 1000000000ull, NULL);
     }
+}
+
+void ig_serve_give_up(ig_serve *s, int wait_ms) {
+    atomic_store(&s->engine_lost, true);
+    atomic_store(&s->draining, true);
+    atomic_store(&s->ending, true); /* whoever waits for the engine looks up, and sees the first */
+    ig_serve_watch_wake_all(s->watch);
+    wait_jobs(s, (uint64_t)wait_ms * 1000000u, NULL);
 }
 
 void ig_serve_stop(ig_serve *s) {

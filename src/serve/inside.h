@@ -316,6 +316,7 @@ void ig_serve_put_header(struct MHD_Response *r, const char *name, const char *v
 /* Adds what every answer carries, queues, gives the response up. */
 enum MHD_Result ig_serve_send(ig_serve_conn *c, int status, struct MHD_Response *r);
 enum MHD_Result ig_serve_send_error(ig_serve_conn *c, const ig_http_error *e);
+bool ig_serve_refuse_ending(const ig_serve *s, ig_http_error *e); /* false; any thread */
 /* Sends what was built, or 500 when it did not fit in memory. */
 enum MHD_Result ig_serve_send_json(ig_serve_conn *c, bool built, ig_buf *body);
 enum MHD_Result ig_serve_get_page(ig_serve_conn *c);
@@ -349,7 +350,7 @@ struct ig_serve {
     ig_queue *free_slots; /* of int: indexes of conns */
     _Atomic int n_open;
     _Atomic int n_jobs; /* POSTs between their last body byte and the end of their answer */
-    _Atomic bool draining, ending;
+    _Atomic bool draining, ending, engine_lost;
     ig_serve_watch *watch;
     ig_serve_prep *prep;
     uint64_t body_budget_bytes, body_used_bytes; /* net thread */

@@ -324,8 +324,7 @@ static void prepare(ig_serve_prep *p, ig_serve_conn *c) {
     if (atomic_load(&c->flags) & IG_CONN_GONE)
         return; /* nobody waits: the net thread will see the same flag */
     if (atomic_load(&p->s->draining)) {
-        ig_serve_refuse(&job->error, "shutting_down", NULL, "the server is shutting down");
-        job->error.retry_after_s = 5;
+        ig_serve_refuse_ending(p->s, &job->error);
         return;
     }
     if (!ig_serve_request_parse(&job->req, job->kind, job->body.p, job->body.n, &d, &job->error)) return;

@@ -95,12 +95,20 @@ enum MHD_Result ig_serve_send_options(ig_serve_conn *c) {
     return ig_serve_send(c, 204, r);
 }
 
+bool ig_serve_refuse_ending(const ig_serve *s, ig_http_error *e) {
+    if (atomic_load(&s->engine_lost))
+        return ig_serve_refuse(e, "engine_failed", NULL, "the engine does not answer; the server ends");
+    ig_serve_refuse(e, "shutting_down", NULL, "the server is shutting down");
+    e->retry_after_s = 5;
+    return false;
+}
+
 /* ---- routes of GET ------------------------------------------------------------------------------------- */
 
 static enum MHD_Result get_health(ig_serve_conn *c) {
     ig_buf body = ig_buf_init(256);
-    bool draining = atomic_load(&c->s->draining);
-    if (!ig_buf_add_str(&body, draining ? "{\"status\": \"shutting_down\"}" : "{\"status\": \"ok\"}"))
+    bool draining = atomic_load(&c->s->draining), lost = atomic_load(&c->s->engine_lost);
+    if (!ig_buf_addf(&body, "{\"status\": \"%s\"}", lost ? "engine_failed" : draining ? "shutting_down" : "ok"))
         return ig_serve_send_json(c, false, &body);
     struct MHD_Response *r = ig_serve_response(&body, NULL);
     if (!r) return MHD_NO;

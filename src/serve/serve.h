@@ -45,6 +45,10 @@ int ig_serve_port(const ig_serve *s);
 /* No new work: /health and every POST answer 503. Running requests get drain_timeout_s, then are cancelled
  * and told so. Ends early when *hurry becomes non-zero. */
 void ig_serve_drain(ig_serve *s, const volatile int *hurry);
+/* The engine does not answer any more: /health and every request say so (503, engine_failed), and those that
+ * run are told (500), for wait_ms at most. A line of the log for each. The server cannot be stopped in order
+ * after it. */
+void ig_serve_give_up(ig_serve *s, int wait_ms);
 /* Ends what still runs. Before ig_engine_stop. */
 void ig_serve_stop(ig_serve *s);
 

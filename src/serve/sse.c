@@ -179,8 +179,8 @@ static void check_waiting(ig_serve_job *job) {
     ig_http_error e;
     int timeout_s = job->s->config.queue_timeout_s;
     if (atomic_load(&job->s->ending)) {
-        ig_serve_refuse(&e, "shutting_down", NULL, "the server is shutting down");
-        e.retry_after_s = 5;
+        ig_serve_refuse_ending(job->s, &e);
+        if (atomic_load(&job->s->engine_lost)) e.status = 500; /* this one was the engine's */
         fail(job, &e);
     } else if (ig_gen_state_of(job->choices[0].gen) == IG_GEN_QUEUED && timeout_s > 0 &&
                ig_clock_ns() - job->started_ns > (uint64_t)timeout_s * 1000000000u) {

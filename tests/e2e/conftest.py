@@ -14,6 +14,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 
@@ -250,6 +251,14 @@ def base_model(tmp_path_factory):
         f.write(b"tokenizer.chat_nothing_")
     yield str(path)
     path.unlink()
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory):
+    """A random model of one layer: for tests about requests and not about answers, by the thousand."""
+    home = tmp_path_factory.mktemp("tiny")
+    subprocess.run([sys.executable, ROOT / "tests" / "torture" / "make_tiny.py", home], check=True)
+    return str(home / "tiny.gguf")
 
 
 @pytest.fixture(scope="session")

@@ -20,8 +20,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -91,9 +93,7 @@ static ig_load_options load_options(const char *path) {
     return o;
 }
 
-static outcome load(const char *path) {
-    static uint32_t expected[N_TOKENS];
-    static bool known;
+static outcome load(const char *path, uint32_t *expected, bool *known) {
     uint32_t got[N_TOKENS];
     char text[TEXT_BYTES];
     ig_loaded l = {0};
@@ -106,16 +106,20 @@ static outcome load(const char *path) {
     const bool chat = l.chat != NULL;
     ig_unload(&l);
     if (!whole) return wrong("loaded, and does not run");
-    if (!known) memcpy(expected, got, sizeof got), known = true;
+    if (!*known) memcpy(expected, got, sizeof got), *known = true;
     if (memcmp(expected, got, sizeof got) != 0) return wrong("other tokens");
     return chat ? WHOLE : FAILED; /* the missing template has its message, which those who chat are told */
 }
 
 static outcome load_gguf(void) {
-    return load(gguf_path);
+    static uint32_t expected[N_TOKENS];
+    static bool known;
+    return load(gguf_path, expected, &known);
 }
 static outcome load_snapshot(void) {
-    return load(snapshot_path);
+    static uint32_t expected[N_TOKENS];
+    static bool known;
+    return load(snapshot_path, expected, &known);
 }
 
 static outcome verb(int (*run)(int, char **), char **argv, char *expected) {
@@ -526,6 +530,74 @@ static void torture(const op *o, bool sample) {
     }
 }
 
+/* ---- sweeps ----------------------------------------------------------------------------------------- */
+
+/* Every budget from nothing to enough: refused with the numbers, or the same tokens. */
+static int sweep_budgets(bool kv) {
+    uint32_t got[N_TOKENS], expected[N_TOKENS];
+    int n_refused = 0, n_same = 0, n_bad = 0;
+    for (uint64_t budget = 1u << 30; budget >= 1000; budget -= budget / 5) {
+        char text[TEXT_BYTES];
+        ig_load_options o = load_options(gguf_path);
+        ig_loaded l = {0};
+        if (kv) o.engine.kv_budget_bytes = budget;
+        else o.engine.memory_budget_bytes = budget, o.engine.kv_budget_bytes = 0;
+        listen_to(true);
+        int code = ig_load(&l, &o);
+        listen_to(false);
+        words(1, text);
+        if (code) {
+            n_refused++;
+            n_bad += code != IG_EXIT_MEMORY || !strstr(text, "bytes");
+            continue;
+        }
+        bool good = generate(&l, got);
+        if (n_same == 0) memcpy(expected, got, sizeof got);
+        good = good && memcmp(got, expected, sizeof got) == 0;
+        good ? n_same++ : n_bad++;
+        ig_unload(&l);
+    }
+    printf("%-20s %d refused, %d give the same%s\n", kv ? "kv budgets" : "memory budgets", n_refused, n_same,
+           n_bad ? ", FAILED" : "");
+    return n_bad + (n_refused == 0) + (n_same == 0);
+}
+
+/* Every limit on the address space: an end with a message, never by a signal. 127: the linker had no room. */
+static int sweep_address_space(void) {
+    int n_refused = 0, n_same = 0, n_bad = 0;
+    char text[TEXT_BYTES], expected[TEXT_BYTES];
+    for (uint64_t limit = 3ull << 30; limit >= 8u << 20; limit -= limit / 5) {
+        char name[] = "generate", prompt[] = "--prompt=the land", n[] = "--max-tokens=6", greedy[] = "--temperature=0",
+             threads[] = "--threads=2", *argv[] = {name, gguf_path, prompt, n, greedy, threads, NULL};
+        const struct rlimit r = {limit, limit};
+        int status = 0;
+        listen_to(true);
+        pid_t pid = fork();
+        if (pid == 0) {
+            if (setrlimit(RLIMIT_AS, &r) != 0) _exit(99);
+            for (int sig = 1; sig < 32; sig++) signal(sig, SIG_DFL);
+            int code = ig_cmd_generate(6, argv);
+            _exit(fflush(stdout) == 0 ? code : 98);
+        }
+        while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
+        listen_to(false);
+        if (pid < 0 || !WIFEXITED(status)) {
+            fprintf(stderr, "torture: address space of %llu bytes: signal %d\n", (unsigned long long)limit,
+                    WTERMSIG(status));
+            n_bad++;
+        } else if (WEXITSTATUS(status) == 0) {
+            words(0, text);
+            if (n_same++ == 0) strcpy(expected, text); /* both of TEXT_BYTES */
+            n_bad += strcmp(text, expected) != 0;
+        } else {
+            n_refused++;
+            n_bad += words(1, text) < 8 || strncmp(text, "ingle: ", 7) != 0;
+        }
+    }
+    printf("%-20s %d refused, %d give the same%s\n", "address space", n_refused, n_same, n_bad ? ", FAILED" : "");
+    return n_bad + (n_refused == 0) + (n_same == 0);
+}
+
 int main(int argc, char **argv) {
     bool sample = false;
     const char *only = "";
@@ -541,6 +613,10 @@ int main(int argc, char **argv) {
     setenv("NO_COLOR", "1", 1);
     const int signals[] = {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGPIPE};
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) signal(signals[i], on_crash);
+    if (strstr("sweeps", only)) {
+        n_failed = sweep_address_space() + sweep_budgets(false) + sweep_budgets(true);
+        n_passed = n_failed == 0;
+    }
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
         int before = n_failed;
         if (!strstr(ops[i].name, only)) continue;
