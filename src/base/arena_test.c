@@ -2,8 +2,10 @@
 #include "base/test.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static _Alignas(IG_ALIGN_BYTES) uint8_t buffer[1024];
@@ -157,4 +159,14 @@ TEST(memory_figures_are_sane) {
     ig_pages_unmap(p, n);
     CHECK_MSG(after >= before + n / 2, "%llu before, %llu after", (unsigned long long)before,
               (unsigned long long)after);
+}
+
+static void in_a_small_address_space(void) {
+    const uint64_t some = 300u << 20;
+    struct rlimit limit = {some, some};
+    if (setrlimit(RLIMIT_AS, &limit) == 0 && ig_memory_available_bytes() < some) abort();
+}
+
+TEST(a_limit_on_the_address_space_counts_as_memory) {
+    CHECK(ig_test_aborts(in_a_small_address_space));
 }

@@ -201,3 +201,12 @@ TEST(any_bytes_become_calm_text_of_no_more_bytes) {
         }
     }
 }
+
+TEST(what_was_reserved_is_there_and_no_more_than_the_maximum_is) {
+    ig_buf b = ig_buf_init(100);
+    CHECK(ig_buf_reserve(&b, 60) && b.n == 0 && b.cap > 60);
+    const char *at = b.p;
+    CHECK(ig_buf_add(&b, "0123456789012345678901234567890123456789012345678901234567890", 60) && b.p == at);
+    CHECK(ig_buf_reserve(&b, 40) && !ig_buf_reserve(&b, 41) && b.n == 60);
+    ig_buf_free(&b);
+}

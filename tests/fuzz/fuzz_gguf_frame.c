@@ -63,7 +63,8 @@ static void put_tensor(ig_buf *b, recipe *r, int index, uint64_t *at) {
     put_text(b, r, ig_slice_of(name));
     put_le(b, perhaps(r, n_dims), 4);
     for (uint32_t d = 0; d < n_dims; d++) {
-        uint64_t dim = d == 0 ? unit * (choose(r) % 3 + 1) : choose(r) % 5 + 1;
+        uint64_t dim = choose(r) % 5u + 1u;
+        if (d == 0) dim *= unit;
         n *= dim;
         put_le(b, perhaps(r, dim), 8);
     }
