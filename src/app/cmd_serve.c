@@ -184,14 +184,20 @@ static ig_hub_server *note_server(const char *path, const char *model, const cha
     return s;
 }
 
-/* Until a signal came (0), or the engine hangs (70). */
+/* Until a signal came (0), or the engine hangs (70): it has work, and no step ends. What it says itself of when its
+ * step began is not asked: it may hang before it has said so. */
 static int watch(const serve_options *o, ig_engine *e) {
     static const char *const stages[] = {"schedule", "forward", "sample"};
+    uint64_t n_steps = 0, since = ig_clock_ns();
     while (!ig_signals_wait(WATCH_MS)) {
         const ig_engine_stats st = ig_engine_stats_of(e);
-        const uint64_t since = st.step_started_ns, now = ig_clock_ns();
-        if (!o->watchdog_s || !since || now < since || now - since < (uint64_t)o->watchdog_s * 1000000000u)
-            continue;
+        const uint64_t now = ig_clock_ns();
+        const bool busy = st.n_running + st.n_queued > 0 || st.step_started_ns;
+        if (!busy || st.n_steps != n_steps) {
+            n_steps = st.n_steps;
+            since = now;
+        }
+        if (!o->watchdog_s || now - since < (uint64_t)o->watchdog_s * 1000000000u) continue;
         ig_log(IG_LOG_ERROR,
                "engine_stuck step_s=%" PRIu64 " limit_s=%d stage=%s step=%" PRIu64
                " rows=%d running=%d queued=%d",
