@@ -99,9 +99,10 @@ static ig_status load_template(text_job *j) {
     }
     if (!st) {
         st = ig_chat_probe(j->chat, j->tokenizer, &shows, &j->chat_err);
-        if (!shows && !(st && j->template_path))
+        if (!shows && st != IG_ELIMIT && !(st && j->template_path))
             ig_log(IG_LOG_WARN, "chat_template.probe a message comes out without its text");
-        if (!j->template_path) st = IG_OK; /* the model's own: those who do not chat need not care */
+        if (!j->template_path && st != IG_ELIMIT)
+            st = IG_OK; /* the model's own: those who do not chat need not care */
     }
     if (st) ig_template_free(j->chat);
     if (st) j->chat = NULL;
