@@ -75,6 +75,29 @@ static void put_number(uint8_t *p, float x, size_t bytes) { /* bf16 or f32 */
     memcpy(p, (uint8_t *)&x + 4 - bytes, bytes);
 }
 
+/* The scale of small floats: 2^(e - 127), or E4M3. */
+static uint8_t random_exponent(weights kind) {
+    const uint8_t list[] = {0, 1, 2, 40, 180};
+    return kind == WILD && rnd() % 2 ? list[rnd() % sizeof list] : (uint8_t)(120 + rnd() % 8);
+}
+static uint8_t random_e4m3(weights kind) {
+    const uint8_t list[] = {0, 1, 7, 8, 0x7e};
+    return kind == WILD && rnd() % 2 ? list[rnd() % sizeof list] : (uint8_t)(0x18 + rnd() % 0x20);
+}
+/* Scales of a row of MLX, and MXFP8's codes: no NaN, which the loader refuses. */
+static void random_small_floats(const ig_fmt *f, uint8_t *row, int n_cols, weights kind) {
+    uint8_t *scales = row + (size_t)n_cols * (size_t)f->bits / 8;
+    for (int k = 0; k < n_cols && f->mlx == IG_MLX_MXFP8; k++)
+        if ((row[k] & 0x7f) == 0x7f) row[k] ^= 1;
+    for (int i = 0; i < n_cols / f->mlx_group; i++) {
+        if (f->f32_scales)
+            put_number(scales + i * 4, random_scale(kind, 1e9f), 4);
+        else
+            scales[i] = f->mlx == IG_MLX_NVFP4 ? random_e4m3(kind) : random_exponent(kind);
+        if (f->mlx == IG_MLX_NVFP4 && !f->f32_scales && rnd() % 2) scales[i] ^= 128;
+    }
+}
+
 /* A row of valid weights in the file layout: codes and small integers are any bytes (in a wild row some runs
  * of them all ones or all zeros), numbers are finite. */
 static void random_row(const ig_fmt *f, uint8_t *row, int n_cols, weights kind) {
@@ -97,7 +120,7 @@ static void random_row(const ig_fmt *f, uint8_t *row, int n_cols, weights kind) 
         for (size_t i = 0; i < sizeof scales / sizeof *scales; i++)
             for (int j = 0; f->gguf_type == scales[i].gguf_type && j < scales[i].n_halves; j++)
                 put_half(p + scales[i].half_at[j], random_scale(kind, 65504.0f));
-        if (f->mlx_group) {
+        if (f->mlx == IG_MLX_AFFINE) {
             size_t bytes = f->f32_scales ? 4 : 2;
             uint8_t *at = row + (size_t)n_cols * (size_t)f->bits / 8 + g * bytes;
             float scale = random_scale(kind, 1e9f);
@@ -106,6 +129,12 @@ static void random_row(const ig_fmt *f, uint8_t *row, int n_cols, weights kind) 
             put_number(at + n_groups * bytes, bias, bytes);
         }
     }
+    if (f->gguf_type == 39)
+        for (size_t g = 0; g < n_groups; g++) row[g * (size_t)f->group_bytes] = random_exponent(kind);
+    if (f->gguf_type == 40)
+        for (size_t g = 0; g < n_groups; g++)
+            for (int i = 0; i < 4; i++) row[g * (size_t)f->group_bytes + (size_t)i] = random_e4m3(kind);
+    if (f->mlx && f->mlx != IG_MLX_AFFINE) random_small_floats(f, row, n_cols, kind);
 }
 
 typedef struct acts {

@@ -42,12 +42,15 @@ typedef struct ig_act {
     int n_cols;
 } ig_act;
 
+/* How MLX quantizes a matrix; its formats are found by mode, bits and group. */
+typedef enum ig_mlx_mode { IG_MLX_NONE, IG_MLX_AFFINE, IG_MLX_MXFP4, IG_MLX_NVFP4, IG_MLX_MXFP8 } ig_mlx_mode;
+
 /* A weight format: the layout in the file and the layout in a panel. Its address is its identity, on disk
  * it is its name. A row in the file is K / group groups of group_bytes. A panel is K / panel_group groups
  * of panel_bytes, each holding IG_PANEL_ROWS rows side by side; the groups of any range of inputs that starts
  * at a whole group are a panel too.
- * MLX keeps an affine matrix in three tensors; its row here is the row's codes, then its scales, then its
- * biases, which the loader brings together (fmt_affine.c). */
+ * MLX keeps a matrix in two or three tensors; its row here is the row's codes, then its scales, then its
+ * biases if it has any, which the loader brings together (fmt_affine.c, fmt_fp.c). */
 typedef struct ig_fmt {
     const char *name;       /* "q4_1" */
     int gguf_type;          /* its number in GGUF, -1 none */
@@ -56,8 +59,9 @@ typedef struct ig_fmt {
     ig_act_kind act;
     /* Row `lane` of a panel, from one row of the file. */
     void (*pack)(uint8_t *panel, const uint8_t *row, int lane, int n_cols);
-    int bits, mlx_group; /* MLX affine; 0: not one of them */
-    bool f32_scales;     /* scales and biases are f32 (f16 ones are widened by the loader), else bf16 */
+    ig_mlx_mode mlx;     /* NONE: not one of MLX's */
+    int bits, mlx_group; /* of a code; inputs that share a scale */
+    bool f32_scales;     /* the loader makes scales and biases f32, else they stay as they are */
 } ig_fmt;
 
 static inline size_t ig_fmt_row_bytes(const ig_fmt *f, int n_cols) {
@@ -229,7 +233,8 @@ const ig_kern *ig_kern_pick(ig_kern_op op, const ig_fmt *fmt, ig_tier tier_max, 
 const ig_kern *ig_kern_at(int i);            /* walk all; NULL at the end */
 const ig_kern *ig_kern_reference(ig_kern_op op, const ig_fmt *fmt); /* the scalar one */
 const ig_fmt *ig_fmt_of_gguf(uint32_t type); /* NULL: not one of ours */
-const ig_fmt *ig_fmt_of_affine(int bits, int group, bool f32_scales); /* NULL: not one of ours */
+/* NULL: not one of ours */
+const ig_fmt *ig_fmt_of_mlx(ig_mlx_mode mode, int bits, int group, bool f32_scales);
 const ig_fmt *ig_fmt_at(int i);              /* walk all; NULL at the end */
 const char *ig_kern_op_name(ig_kern_op op);
 

@@ -50,10 +50,10 @@ const ig_fmt *ig_fmt_of_gguf(uint32_t type) {
     return NULL;
 }
 
-const ig_fmt *ig_fmt_of_affine(int bits, int group, bool f32_scales) {
+const ig_fmt *ig_fmt_of_mlx(ig_mlx_mode mode, int bits, int group, bool f32_scales) {
     const ig_fmt *f;
     for (int i = 0; (f = ig_fmt_at(i)) != NULL; i++)
-        if (f->mlx_group > 0 && f->mlx_group == group && f->bits == bits && f->f32_scales == f32_scales)
+        if (f->mlx == mode && mode && f->mlx_group == group && f->bits == bits && f->f32_scales == f32_scales)
             return f;
     return NULL;
 }

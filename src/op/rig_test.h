@@ -69,14 +69,14 @@ static inline void rig_put(uint8_t *p, float x, size_t bytes) {
 static inline void rig_random_row(const ig_fmt *f, uint8_t *row, int n_cols, uint32_t *seed) {
     ig_dequant_fn *dequant = ig_kern_reference(IG_KERN_DEQUANT, f)->fn.dequant;
     const size_t n_bytes = ig_fmt_row_bytes(f, n_cols);
-    if (f->mlx_group) {
+    if (f->mlx == IG_MLX_AFFINE) {
         const size_t bytes = f->f32_scales ? 4 : 2, n_groups = (size_t)(n_cols / f->group);
         for (size_t i = 0; i < n_bytes; i++) rig_random(seed), row[i] = (uint8_t)(*seed >> 16);
         uint8_t *at = row + (size_t)n_cols * (size_t)f->bits / 8;
         for (size_t i = 0; i < n_groups; i++, at += bytes) {
             const float scale = (0.7f + 0.2f * rig_random(seed)) / (float)(1 << f->bits);
             rig_put(at, scale, bytes),
-                rig_put(at + n_groups * bytes, scale * -(float)(7 << (f->bits - 4)), bytes);
+                rig_put(at + n_groups * bytes, scale * -0.45f * (float)(1 << f->bits), bytes);
         }
         return;
     }

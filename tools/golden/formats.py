@@ -21,7 +21,8 @@ GGUF = {"q4_0": (T.Q4_0, 32, 18, [0], slice(2, 18)), "q4_1": (T.Q4_1, 32, 20, [0
         "q5_1": (T.Q5_1, 32, 24, [0, 2], slice(4, 24)), "q5_k": (T.Q5_K, 256, 176, [0, 2], slice(4, 176)),
         "iq4_nl": (T.IQ4_NL, 32, 18, [0], slice(2, 18)), "iq4_xs": (T.IQ4_XS, 256, 136, [0], slice(2, 136)),
         "q2_k": (T.Q2_K, 256, 84, [80, 82], slice(0, 80)), "q3_k": (T.Q3_K, 256, 110, [108], slice(0, 108)),
-        "tq2_0": (T.TQ2_0, 256, 66, [64], slice(0, 64)), "tq1_0": (T.TQ1_0, 256, 54, [52], slice(0, 52))}
+        "tq2_0": (T.TQ2_0, 256, 66, [64], slice(0, 64)), "tq1_0": (T.TQ1_0, 256, 54, [52], slice(0, 52)),
+        "mxfp4": (T.MXFP4, 32, 17, [], slice(1, 17)), "nvfp4": (T.NVFP4, 64, 36, [], slice(4, 36))}
 EXTREME = np.array([65504.0, -65504.0, 0.0, -0.0, 6e-8, -6e-8, 6.1e-5, -1.0], np.float16)
 
 
@@ -35,6 +36,10 @@ def gguf_row(name):
     rng = random_of(name)
     blocks = rng.integers(0, 256, (N // values, size), np.uint8)
     blocks[-1, codes] = 255  # all at the top
+    if name == "mxfp4":  # exponents that leave the largest code finite, the least ones among them
+        blocks[:, 0] = np.append([0, 1, 2, 252], blocks[4:, 0] % 253)
+    if name == "nvfp4":
+        blocks[0, :4] = 0, 1, 0x7f, 0xff
     for b in range(len(blocks)):
         for h in halves:
             d = np.float16(rng.normal() * 0.1) if b < len(blocks) // 2 else rng.choice(EXTREME)
@@ -64,6 +69,49 @@ def mlx_row(name, bits, group, f32):
     return row, out
 
 
+E2M1 = np.array([0, .5, 1, 1.5, 2, 3, 4, 6, 0, -.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+
+
+def e4m3(code):
+    code = code.astype(np.int32)
+    exponent, m = code >> 3 & 15, code & 7
+    v = np.where(exponent == 0, m * 2.0**-9, (1 + m / 8) * 2.0**(exponent - 7.0))
+    return np.where(code & 128, -v, v).astype(np.float32)
+
+
+def small_float_row(mode, bits, group, tensor_scale=None):
+    """Four bits: MLX has a code for a zero less than zero, we have not."""
+    n = 256
+    rng = random_of(f"{mode} {tensor_scale}")
+    codes = rng.integers(0, 256, (1, n * bits // 8), np.uint8)
+    scales = rng.integers(118, 136, (1, n // group)).astype(np.uint8)
+    if mode == "nvfp4":
+        scales = rng.integers(0, 256, (1, n // group)).astype(np.uint8)
+        scales[scales & 127 == 127] = 0
+    else:
+        scales[0, :2] = 0, 250
+    if bits == 8:
+        codes[codes & 127 == 127] = 0
+        scales[0, 1] = 240
+    last = codes[:, -group * bits // 8:]
+    last[...] = 0x77 if bits == 4 else 0x7e
+    extra = {} if tensor_scale is None else {"global_scale": mx.array(tensor_scale)}
+    theirs = np.array(mx.dequantize(mx.array(codes.view(np.uint32)), mx.array(scales), None, group_size=group,
+                                    bits=bits, mode=mode, dtype=mx.float32, **extra)).reshape(-1)
+    s = e4m3(scales) if mode == "nvfp4" else np.ldexp(np.float32(1), scales.astype(np.int32) - 127)
+    row = codes.tobytes()
+    if tensor_scale is None:
+        row += scales.tobytes()
+    else:
+        s = s * (tensor_scale / np.float32(2688))
+        row += s.astype(np.float32).tobytes()
+    value = E2M1[np.stack([codes & 15, codes >> 4], -1).reshape(-1)] if bits == 4 else e4m3(codes).reshape(-1)
+    ours = s.astype(np.float32).repeat(group, axis=1).reshape(-1) * value
+    assert (ours == theirs).all() and (bits == 4 or ours.tobytes() == theirs.tobytes()), mode
+    assert np.isfinite(ours).all()
+    return row, ours
+
+
 def words(data):
     v = [f"0x{w:08x}" for w in np.frombuffer(data + b"\0" * (-len(data) % 4), np.uint32)]
     return ",\n".join("    " + ", ".join(v[i:i + 8]) for i in range(0, len(v), 8))
@@ -74,11 +122,15 @@ def main():
           " * own library reads them. Written by tools/golden/formats.py; little-endian words. */\n"
           "#ifndef IG_CHECK_GOLDEN_H\n#define IG_CHECK_GOLDEN_H\n\n#include <stdint.h>\n")
     rows = {name: gguf_row(name) for name in GGUF}
-    for bits in (4, 8):
+    for bits in (2, 3, 4, 5, 6, 8):
         for group in (32, 64, 128):
             for f32 in (False, True):
                 name = f"affine{bits}g{group}" + "_f32" * f32
                 rows[name] = mlx_row(name, bits, group, f32)
+    rows["mxfp4_mlx"] = small_float_row("mxfp4", 4, 32)
+    rows["nvfp4_mlx"] = small_float_row("nvfp4", 4, 16)
+    rows["nvfp4_mlx_f32"] = small_float_row("nvfp4", 4, 16, np.float32(3.3))
+    rows["mxfp8"] = small_float_row("mxfp8", 8, 32)
     for name, (row, out) in rows.items():
         print(f"static const uint32_t golden_{name}_row[] = {{\n{words(row)}}};")
         print(f"static const uint32_t golden_{name}_f32[] = {{\n{words(out.tobytes())}}};")
