@@ -70,8 +70,9 @@ typedef struct ig_gguf_tensor {
     uint32_t type;             /* number of the block type in the format */
     int n_dims;
     uint64_t dim[IG_GGUF_DIMS_MAX]; /* innermost first; 1 beyond n_dims */
-    uint64_t offset;           /* from the start of the file */
+    uint64_t offset;           /* from the start of its file */
     uint64_t n_bytes;
+    const ig_gguf *file;       /* the part of a split model that it lies in; else the file itself */
 } ig_gguf_tensor;
 
 /* An array of metadata. Strings: item i is strings[i]. Others: `bytes` holds n items of `kind`,
@@ -83,10 +84,14 @@ typedef struct ig_gguf_array {
     const ig_slice *strings;
 } ig_gguf_array;
 
+/* A model split into files (NAME-00001-of-00003.gguf) opens by the path of any of them and is one ig_gguf: the
+ * first part's metadata, everybody's tensors. A part that is missing, there twice or from another model is an
+ * error that names it. */
 ig_status ig_gguf_open(ig_gguf **out, const char *path, ig_err *err);
 void ig_gguf_close(ig_gguf *g); /* NULL is fine */
-const char *ig_gguf_path(const ig_gguf *g);
-uint64_t ig_gguf_file_bytes(const ig_gguf *g);
+const char *ig_gguf_path(const ig_gguf *g);        /* of the first part */
+uint64_t ig_gguf_file_bytes(const ig_gguf *g);     /* of all parts */
+int ig_gguf_n_files(const ig_gguf *g);
 
 /* Metadata. IG_ENOTFOUND when the key is absent; IG_EFORMAT when its type or sign does not fit. Any
  * integer type answers u64 when it is not negative; any integer or float answers f64. */

@@ -1,5 +1,6 @@
-/* gguf: reads the header of a GGUF file and checks all of it before anyone uses a byte.
- * Owns:    the file descriptor, the header's bytes, an index of keys and one of tensors.
+/* gguf: reads the header of a GGUF file and checks all of it before anyone uses a byte. A model split into files
+ * is one ig_gguf: the first part's, which has the metadata, with the tensors of all.
+ * Owns:    the file descriptor, the header's bytes, an index of keys and one of tensors; the other parts.
  * Threads: read-only once open; tensor bytes come by pread, so readers share nothing.
  * Memory:  one malloc of min(file, IG_GGUF_HEADER_MAX) that is touched only as far as the header goes;
  *          a count in the file is compared with the bytes that are left before anything is allocated
@@ -26,7 +27,8 @@ enum {
     TENSORS_MAX = 1 << 17,
     KEY_BYTES_LEAST = 8 + 1 + 4 + 1,            /* length, name, kind, value */
     TENSOR_BYTES_LEAST = 8 + 1 + 4 + 8 + 4 + 8, /* length, name, n_dims, one dim, type, offset */
-    READ_STEP_BYTES = 256 * 1024
+    READ_STEP_BYTES = 256 * 1024,
+    PARTS_MAX = 1000
 };
 
 typedef struct meta {
@@ -51,6 +53,9 @@ struct ig_gguf {
     ig_gguf_tensor *tensors;
     const ig_gguf_tensor **tensor_by_name;
     int n_keys, n_tensors;
+    uint64_t split_no, split_count, split_tensors; /* of a part; a whole model has a count of 1 */
+    struct ig_gguf **parts;                        /* the second to the last; their tensors are in ours */
+    int n_parts;                                   /* in parts */
 };
 
 /* ---- block types --------------------------------------------------------------------------------------- */
@@ -396,6 +401,7 @@ static bool place_tensors(cursor *c, uint64_t align) {
             return false;
         }
         t->offset += data_start;
+        t->file = g;
         g->tensor_by_name[i] = t;
     }
     /* One array serves both orders: first by place, to see overlaps, then by name for good. */
@@ -488,17 +494,28 @@ static bool take_alignment(cursor *c, uint64_t *align) {
     return true;
 }
 
-static bool check_split(cursor *c) {
-    uint64_t no = 0, count = 0;
-    if (!find_key(c->g, "split.count")) return true;
-    if ((c->st = ig_gguf_get_u64(c->g, "split.count", &count, c->err))) return false;
-    if (count <= 1) return true;
-    ig_gguf_get_u64(c->g, "split.no", &no, NULL);
-    refuse(c, IG_EFORMAT,
-           "%s: part %" PRIu64 " of a model split into %" PRIu64 " files; merge them into one "
-           "(split files are not read)",
-           c->g->shown, no + 1, count);
-    return false;
+/* The keys of a part; absent: a whole model. */
+static bool take_split(cursor *c) {
+    static const char *const keys[] = {"split.no", "split.tensors.count"};
+    ig_gguf *g = c->g;
+    uint64_t *const to[] = {&g->split_no, &g->split_tensors};
+    g->split_count = 1;
+    if (!find_key(g, "split.count")) return true;
+    if ((c->st = ig_gguf_get_u64(g, "split.count", &g->split_count, c->err))) return false;
+    if (g->split_count <= 1) return true;
+    for (int i = 0; i < 2; i++) {
+        c->st = ig_gguf_get_u64(g, keys[i], to[i], c->err);
+        if (c->st == IG_ENOTFOUND)
+            refuse(c, IG_EFORMAT, "%s: one of %" PRIu64 " parts of a model, and has no key %s", g->shown,
+                   g->split_count, keys[i]);
+        if (c->st) return false;
+    }
+    if (g->split_count > PARTS_MAX || g->split_no >= g->split_count) {
+        refuse(c, IG_EFORMAT, "%s: split.no is %" PRIu64 " and split.count %" PRIu64 ", limit %d", g->shown,
+               g->split_no, g->split_count, PARTS_MAX);
+        return false;
+    }
+    return true;
 }
 
 static bool parse(cursor *c) {
@@ -520,14 +537,14 @@ static bool parse(cursor *c) {
         g->n_keys = (int)i + 1; /* so that close frees what a half-read key took */
         if (!take_key(c, &g->keys[i])) return false;
     }
-    if (!index_keys(c) || !take_alignment(c, &align) || !check_split(c)) return false;
+    if (!index_keys(c) || !take_alignment(c, &align) || !take_split(c)) return false;
     for (uint64_t i = 0; i < n_tensors; i++)
         if (!take_tensor(c, &g->tensors[i], (int)i)) return false;
     g->n_tensors = (int)n_tensors;
     return place_tensors(c, align);
 }
 
-ig_status ig_gguf_open(ig_gguf **out, const char *path, ig_err *err) {
+static ig_status open_file(ig_gguf **out, const char *path, ig_err *err) {
     ig_status st = IG_OK;
     ig_gguf *g = calloc(1, sizeof *g);
     if (!g) return ig_fail(err, IG_ELIMIT, "no memory to open a model file");
@@ -559,8 +576,139 @@ out:
     return st;
 }
 
+/* ---- models in parts ----------------------------------------------------------------------------------- */
+
+/* "<stem>-00002-of-00003.gguf": the stem's length and the two numbers. */
+static bool is_part_name(const char *path, size_t *stem, uint64_t *number, uint64_t *count) {
+    static const char pattern[] = "-00000-of-00000.gguf";
+    const size_t n = strlen(path), tail = sizeof pattern - 1;
+    const char *slash = strrchr(path, '/'), *p;
+    if (n < tail || (slash && slash + 1 > path + n - tail)) return false;
+    p = path + n - tail;
+    for (size_t i = 0; i < tail; i++)
+        if (pattern[i] == '0' ? p[i] < '0' || p[i] > '9' : p[i] != pattern[i]) return false;
+    *stem = n - tail;
+    *number = strtoull(p + 1, NULL, 10);
+    *count = strtoull(p + 10, NULL, 10);
+    return true;
+}
+
+/* Part i of the set that the first part, once there, describes; `one` is any part of it. */
+static ig_status open_part(ig_gguf **out, const ig_gguf *first, const ig_gguf *one, size_t stem, uint64_t i,
+                           ig_err *err) {
+    char *path = NULL;
+    ig_gguf *g = NULL;
+    if (asprintf(&path, "%.*s-%05" PRIu64 "-of-%05" PRIu64 ".gguf", (int)stem, one->path, i + 1,
+                 one->split_count) < 0)
+        return ig_fail(err, IG_ELIMIT, "no memory for a path");
+    ig_status st = open_file(&g, path, err);
+    if (st == IG_ENOTFOUND)
+        st = ig_fail(err, IG_ENOTFOUND, "%s: part %" PRIu64 " of %" PRIu64 " is missing: %s", one->shown,
+                     i + 1, one->split_count, path);
+    free(path);
+    if (st) return st;
+    const ig_gguf *other = first ? first : one;
+    ig_slice a, b;
+    if (g->split_no != i)
+        st = ig_fail(err, IG_EFORMAT, "%s: by its name part %" PRIu64 ", inside part %" PRIu64, g->shown, i + 1,
+                     g->split_no + 1);
+    else if (g->split_count != other->split_count)
+        st = ig_fail(err, IG_EFORMAT, "%s: one of %" PRIu64 " parts by split.count, of %" PRIu64 " by its name",
+                     g->shown, g->split_count, other->split_count);
+    else if (g->split_tensors != other->split_tensors)
+        st = ig_fail(err, IG_EFORMAT,
+                     "%s: from another model than %s: split.tensors.count is %" PRIu64 " and not %" PRIu64,
+                     g->shown, other->shown, g->split_tensors, other->split_tensors);
+    else if (ig_gguf_get_string(g, "general.architecture", &a, NULL) == IG_OK &&
+             ig_gguf_get_string(other, "general.architecture", &b, NULL) == IG_OK &&
+             ig_file_name_order(a, b) != 0)
+        st = ig_fail(err, IG_EFORMAT, "%s: from another model than %s: architecture %s and not %s", g->shown,
+                     other->shown, ig_file_show(a).s, ig_file_show(b).s);
+    if (st)
+        ig_gguf_close(g);
+    else
+        *out = g;
+    return st;
+}
+
+/* All tensors into the first part, which then is the model. */
+static ig_status join_parts(ig_gguf *g, ig_err *err) {
+    uint64_t n = (uint64_t)g->n_tensors;
+    for (int i = 0; i < g->n_parts; i++) n += (uint64_t)g->parts[i]->n_tensors;
+    if (n != g->split_tensors || n > TENSORS_MAX)
+        return ig_fail(err, IG_EFORMAT,
+                       "%s: its %" PRIu64 " parts have %" PRIu64 " tensors, split.tensors.count is %" PRIu64
+                       ", limit %d",
+                       g->shown, g->split_count, n, g->split_tensors, TENSORS_MAX);
+    ig_gguf_tensor *all = calloc((size_t)n + 1, sizeof *all);
+    const ig_gguf_tensor **by_name = calloc((size_t)n + 1, sizeof *by_name);
+    if (!all || !by_name) {
+        free(all), free(by_name);
+        return ig_fail(err, IG_ELIMIT, "%s: no memory for %" PRIu64 " tensors", g->shown, n);
+    }
+    memcpy(all, g->tensors, (size_t)g->n_tensors * sizeof *all);
+    for (int i = 0; i < g->n_parts; i++) {
+        memcpy(all + g->n_tensors, g->parts[i]->tensors, (size_t)g->parts[i]->n_tensors * sizeof *all);
+        g->n_tensors += g->parts[i]->n_tensors;
+    }
+    free(g->tensors), free(g->tensor_by_name);
+    g->tensors = all, g->tensor_by_name = by_name;
+    for (int i = 0; i < g->n_tensors; i++) by_name[i] = &all[i];
+    qsort(by_name, (size_t)g->n_tensors, sizeof *by_name, by_tensor_name);
+    for (int i = 1; i < g->n_tensors; i++)
+        if (by_tensor_name(&by_name[i - 1], &by_name[i]) == 0)
+            return ig_fail(err, IG_EFORMAT, "%s: tensor %s is also in %s", by_name[i]->file->shown,
+                           ig_file_show(by_name[i]->name).s, by_name[i - 1]->file->shown);
+    return IG_OK;
+}
+
+/* `one` is any part. */
+static ig_status open_parts(ig_gguf **out, const ig_gguf *one, ig_err *err) {
+    size_t stem = 0;
+    uint64_t number = 0, count = 0;
+    ig_gguf *g = NULL;
+    if (!is_part_name(one->path, &stem, &number, &count))
+        return ig_fail(err, IG_EFORMAT,
+                       "%s: part %" PRIu64 " of %" PRIu64 " of a model, whose names must end in "
+                       "-%05" PRIu64 "-of-%05" PRIu64 ".gguf for the parts to find each other",
+                       one->shown, one->split_no + 1, one->split_count, one->split_no + 1, one->split_count);
+    if (count != one->split_count || number != one->split_no + 1)
+        return ig_fail(err, IG_EFORMAT,
+                       "%s: by its name part %" PRIu64 " of %" PRIu64 ", inside part %" PRIu64 " of %" PRIu64,
+                       one->shown, number, count, one->split_no + 1, one->split_count);
+    ig_status st = open_part(&g, NULL, one, stem, 0, err);
+    if (st) return st;
+    g->parts = calloc((size_t)count, sizeof *g->parts);
+    if (!g->parts) st = ig_fail(err, IG_ELIMIT, "%s: no memory for %" PRIu64 " parts", g->shown, count);
+    for (uint64_t i = 1; !st && i < count; i++) {
+        st = open_part(&g->parts[g->n_parts], g, one, stem, i, err);
+        if (!st) g->n_parts++;
+    }
+    if (!st) st = join_parts(g, err);
+    if (st)
+        ig_gguf_close(g);
+    else
+        *out = g;
+    return st;
+}
+
+ig_status ig_gguf_open(ig_gguf **out, const char *path, ig_err *err) {
+    ig_gguf *g = NULL;
+    ig_status st = open_file(&g, path, err);
+    if (!st && g->split_count > 1) {
+        ig_gguf *one = g;
+        g = NULL;
+        st = open_parts(&g, one, err);
+        ig_gguf_close(one);
+    }
+    if (!st) *out = g;
+    return st;
+}
+
 void ig_gguf_close(ig_gguf *g) {
     if (!g) return;
+    for (int i = 0; i < g->n_parts; i++) ig_gguf_close(g->parts[i]);
+    free(g->parts);
     for (int i = 0; i < g->n_keys; i++) free(g->keys[i].strings);
     free(g->keys);
     free(g->key_by_name);
@@ -577,7 +725,13 @@ const char *ig_gguf_path(const ig_gguf *g) {
 }
 
 uint64_t ig_gguf_file_bytes(const ig_gguf *g) {
-    return g->file_bytes;
+    uint64_t n = g->file_bytes;
+    for (int i = 0; i < g->n_parts; i++) n += g->parts[i]->file_bytes;
+    return n;
+}
+
+int ig_gguf_n_files(const ig_gguf *g) {
+    return 1 + g->n_parts;
 }
 
 /* ---- asking for metadata ------------------------------------------------------------------------------- */
@@ -752,6 +906,7 @@ const ig_gguf_tensor *ig_gguf_find(const ig_gguf *g, const char *name) {
 
 ig_status ig_gguf_read(const ig_gguf *g, const ig_gguf_tensor *t, uint64_t from, void *out, size_t n,
                        ig_err *err) {
-    const ig_file_part part = {g->fd, g->path, t->name, t->offset, t->n_bytes};
+    (void)g;
+    const ig_file_part part = {t->file->fd, t->file->path, t->name, t->offset, t->n_bytes};
     return ig_file_read_part(out, n, &part, from, err);
 }

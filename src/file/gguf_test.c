@@ -2,6 +2,7 @@
 #include "base/test.h"
 #include "file/file.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -350,6 +351,8 @@ TEST(shapes_that_cannot_be_are_refused) {
     ig_buf b;
     b = one_tensor("w", 0, 0, NULL, 0), refuses(&b, "0 dimensions");
     b = one_tensor("w", 0, 5, (uint64_t[]){1, 1, 1, 1, 1}, 0), refuses(&b, "5 dimensions");
+    static const uint64_t many[255] = {1, 1, 1, 1, 1};
+    b = one_tensor("w", 0, 255, many, 0), refuses(&b, "255 dimensions");
     b = one_tensor("w", 0, 2, (uint64_t[]){0, 1}, 0), refuses(&b, "leaves no values");
     b = one_tensor("w", 0, 2, (uint64_t[]){1ull << 32, 1ull << 32}, 0), refuses(&b, "more than 2^63");
     b = one_tensor("w", 0, 3, (uint64_t[]){4194305, 4194305, 211106198978564}, 0),
@@ -432,6 +435,13 @@ TEST(a_name_cannot_send_escapes_to_the_terminal) {
     ig_buf_free(&b);
 }
 
+TEST(an_array_nested_a_million_deep_is_refused_at_once) {
+    ig_buf b = ig_buf_init(1 << 25);
+    put_head(&b, 3, 0, 1), put_key(&b, "k", IG_GGUF_ARRAY);
+    for (int i = 0; i < 1000000; i++) put_u32(&b, IG_GGUF_ARRAY), put_u64(&b, 1);
+    refuses(&b, "arrays of arrays");
+}
+
 TEST(kinds_that_are_unknown_or_nested_are_refused) {
     ig_buf b = small();
     put_head(&b, 3, 0, 1), put_key(&b, "k", 13), put_u64(&b, 0), refuses(&b, "unknown kind 13");
@@ -444,12 +454,169 @@ TEST(kinds_that_are_unknown_or_nested_are_refused) {
     refuses(&b, "0 or 1");
 }
 
-TEST(a_split_model_is_refused_by_name) {
+/* ---- models in parts ----------------------------------------------------------------------------------- */
+
+static char folder[64];
+
+/* What a part says of itself, and its tensors: one for each letter of `names`, 8 floats that hold the letter. */
+typedef struct part {
+    int no, count, n_tensors;
+    const char *names, *arch;
+} part;
+
+static void put_key_u16(ig_buf *b, const char *key, int v) {
+    put_key(b, key, IG_GGUF_U16), put(b, &(uint16_t){(uint16_t)v}, 2);
+}
+static void write_part(const char *file, part p) {
+    char path[128];
     ig_buf b = small();
-    put_head(&b, 3, 0, 2);
-    put_key(&b, "split.no", IG_GGUF_U16), put(&b, "\1\0", 2);
-    put_key(&b, "split.count", IG_GGUF_U16), put(&b, "\3\0", 2);
-    refuses(&b, "part 2 of a model split into 3 files");
+    const size_t n = strlen(p.names);
+    put_head(&b, 3, n, p.arch ? 4 : 3);
+    put_key_u16(&b, "split.no", p.no), put_key_u16(&b, "split.count", p.count);
+    put_key(&b, "split.tensors.count", IG_GGUF_I32), put_u32(&b, (uint32_t)p.n_tensors);
+    if (p.arch) put_key(&b, "general.architecture", IG_GGUF_STRING), put_str(&b, p.arch);
+    for (size_t i = 0; i < n; i++) put_tensor(&b, (char[2]){p.names[i], 0}, 0, 1, 8, 32 * i);
+    while (b.n % 32) put(&b, "", 1);
+    for (size_t i = 0; i < 32 * n; i++) put(&b, p.names + i / 32, 1);
+    snprintf(path, sizeof path, "%s/%s", folder, file);
+    FILE *f = fopen(path, "w");
+    if (!f || fwrite(b.p, 1, b.n, f) != b.n || fclose(f) != 0) abort();
+    ig_buf_free(&b);
+}
+static ig_status open_in_folder(ig_gguf **out, const char *file, ig_err *err) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, file);
+    return ig_gguf_open(out, path, err);
+}
+/* A model of three parts and five tensors, as it should be. */
+#define P(i) "m-0000" #i "-of-00003.gguf"
+static void begin_parts(void) {
+    snprintf(folder, sizeof folder, "/tmp/ig-parts-XXXXXX");
+    if (!mkdtemp(folder)) abort();
+    write_part(P(1), (part){0, 3, 5, "db", "llama"});
+    write_part(P(2), (part){1, 3, 5, "ca", NULL});
+    write_part(P(3), (part){2, 3, 5, "e", NULL});
+}
+static void end_parts(void) {
+    DIR *d = opendir(folder);
+    if (!d) abort();
+    for (struct dirent *e; (e = readdir(d));) unlinkat(dirfd(d), e->d_name, 0);
+    closedir(d);
+    rmdir(folder);
+}
+/* Opens by each of the names; all must be refused likewise. */
+static void part_refused(const char *says) {
+    static const char *const files[] = {P(1), P(2), P(3)};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        ig_gguf *g = NULL;
+        ig_err err = {0};
+        char path[128];
+        snprintf(path, sizeof path, "%s/%s", folder, files[i]);
+        if (access(path, F_OK) != 0) continue;
+        CHECK_MSG(open_in_folder(&g, files[i], &err) != IG_OK && !g, "%s: was not refused: %s", files[i], says);
+        CHECK_MSG(strstr(err.msg, says) != NULL, "%s: \"%s\" does not say \"%s\"", files[i], err.msg, says);
+        ig_gguf_close(g);
+    }
+}
+
+TEST(a_model_in_parts_opens_by_any_of_them_and_is_one_model) {
+    static const char *const files[] = {P(1), P(2), P(3)};
+    begin_parts();
+    for (int k = 0; k < 3; k++) {
+        ig_gguf *g = NULL;
+        ig_err err = {0};
+        ig_slice arch;
+        if (!CHECK_MSG(open_in_folder(&g, files[k], &err) == IG_OK, "%s", err.msg)) continue;
+        CHECK(ig_gguf_n_files(g) == 3 && ig_gguf_n_tensors(g) == 5 && strstr(ig_gguf_path(g), P(1)));
+        CHECK(ig_gguf_get_string(g, "general.architecture", &arch, NULL) == IG_OK);
+        CHECK(ig_gguf_file_bytes(g) > 5 * 32 && ig_gguf_file_bytes(g) % 32 == 0);
+        for (int i = 0; i < 5; i++) {
+            char name[2] = {(char)('a' + i), 0}, bytes[32];
+            const ig_gguf_tensor *t = ig_gguf_find(g, name);
+            if (!CHECK(t && ig_gguf_read(g, t, 0, bytes, 32, &err) == IG_OK)) continue;
+            CHECK(bytes[0] == name[0] && bytes[31] == name[0]);
+            CHECK(t >= ig_gguf_tensor_at(g, 0) && t <= ig_gguf_tensor_at(g, 4));
+        }
+        CHECK(!ig_gguf_find(g, "f"));
+        ig_gguf_close(g);
+    }
+    end_parts();
+}
+
+TEST(a_part_that_is_not_there_is_named) {
+    static const char *const files[] = {P(1), P(2), P(3)};
+    for (int i = 0; i < 3; i++) {
+        char says[100], path[128];
+        begin_parts();
+        snprintf(path, sizeof path, "%s/%s", folder, files[i]);
+        CHECK(unlink(path) == 0);
+        snprintf(says, sizeof says, "part %d of 3 is missing: %s", i + 1, folder);
+        part_refused(says);
+        end_parts();
+    }
+}
+
+TEST(a_part_that_is_another_one_or_of_another_model_is_named) {
+    begin_parts();
+    write_part(P(2), (part){0, 3, 5, "db", "llama"}); /* the first part twice */
+    part_refused("by its name part 2");
+    write_part(P(2), (part){1, 4, 5, "ca", NULL});
+    part_refused(P(2));
+    write_part(P(2), (part){1, 3, 6, "ca", NULL});
+    part_refused("split.tensors.count is");
+    write_part(P(2), (part){1, 3, 5, "ca", "qwen3"});
+    part_refused("from another model than");
+    write_part(P(2), (part){1, 3, 5, "ea", NULL}); /* a tensor of part 3 */
+    part_refused("tensor e is also in");
+    write_part(P(2), (part){1, 3, 5, "c", NULL});
+    part_refused("its 3 parts have 4 tensors, split.tensors.count is 5");
+    write_part(P(2), (part){3, 3, 5, "ca", NULL});
+    part_refused("split.no is 3 and split.count 3");
+    write_part(P(2), (part){1, 3, 5, "ca", NULL});
+    ig_gguf *g = NULL; /* the control: whole again */
+    CHECK(open_in_folder(&g, P(2), NULL) == IG_OK);
+    ig_gguf_close(g);
+    end_parts();
+}
+
+TEST(a_part_whose_name_does_not_lead_to_the_others_says_how_it_must_be_called) {
+    ig_gguf *g = NULL;
+    ig_err err = {0};
+    begin_parts();
+    write_part("renamed.gguf", (part){1, 3, 5, "ca", NULL});
+    CHECK(open_in_folder(&g, "renamed.gguf", &err) == IG_EFORMAT && strstr(err.msg, "-00002-of-00003.gguf"));
+    write_part("m-00002-of-00004.gguf", (part){1, 3, 5, "ca", NULL});
+    CHECK(open_in_folder(&g, "m-00002-of-00004.gguf", &err) == IG_EFORMAT &&
+          strstr(err.msg, "by its name part 2 of 4, inside part 2 of 3"));
+    write_part("m-00001-of-00001.gguf", (part){0, 1, 2, "ab", "llama"}); /* one part is a whole model */
+    CHECK(open_in_folder(&g, "m-00001-of-00001.gguf", &err) == IG_OK && ig_gguf_n_files(g) == 1);
+    ig_gguf_close(g);
+    ig_buf b = small();
+    put_head(&b, 3, 0, 1);
+    put_key_u16(&b, "split.count", 3);
+    refuses(&b, "has no key split.no");
+    b = small();
+    put_head(&b, 3, 0, 3), put_key_u16(&b, "split.no", 0), put_key_u32(&b, "split.count", 1u << 31);
+    put_key_u32(&b, "split.tensors.count", 1);
+    refuses(&b, "limit 1000");
+    end_parts();
+}
+
+TEST(every_prefix_of_a_part_is_refused_as_truncated) {
+    begin_parts();
+    char path[128];
+    struct stat info;
+    snprintf(path, sizeof path, "%s/" P(3), folder);
+    CHECK(stat(path, &info) == 0);
+    for (off_t n = info.st_size - 1; n >= 0; n--) {
+        ig_gguf *g = NULL;
+        ig_err err = {0};
+        CHECK(truncate(path, n) == 0);
+        bool refused = open_in_folder(&g, P(1), &err) == IG_EFORMAT && strstr(err.msg, P(3)) &&
+                       strstr(err.msg, "truncated");
+        if (!CHECK_MSG(refused, "prefix of %d bytes: %s", (int)n, err.msg)) break;
+    }
+    end_parts();
 }
 
 TEST(flipped_bits_never_crash_and_never_leave_a_tensor_outside_the_file) {

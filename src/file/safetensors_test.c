@@ -149,6 +149,36 @@ TEST(holes_overlaps_and_bytes_without_an_owner_are_refused) {
     refuses("{}", 1, "1 bytes after");
 }
 
+/* Header texts of a size that a careless reader takes seconds or gigabytes for. */
+TEST(huge_headers_end_in_an_error_or_open_within_a_moment) {
+    enum { ENTRIES = 100000, DIMS = 1000000, DEPTH = 100000 };
+    ig_buf b = ig_buf_init(32 << 20);
+    ig_safetensors *s = NULL;
+    ig_err err = {0};
+    ig_buf_add_str(&b, "{");
+    for (int i = 0; i < ENTRIES; i++)
+        ig_buf_addf(&b, "%s\"t%d\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}", i ? "," : "", i);
+    ig_buf_add(&b, "}", 2);
+    CHECK_MSG(open_header(&s, b.p, 0, 0, &err) == IG_OK && ig_safetensors_n_tensors(s) == ENTRIES, "%s", err.msg);
+    ig_safetensors_close(s);
+    b.n = 0, ig_buf_add_str(&b, "{\"q\":{\"dtype\":\"F32\",\"shape\":[1");
+    for (int i = 1; i < DIMS; i++) ig_buf_add_str(&b, ",1");
+    ig_buf_add(&b, "],\"data_offsets\":[0,4]}}", sizeof "],\"data_offsets\":[0,4]}}");
+    refuses(b.p, 4, "tensor q: shape is not a list of at most 8 numbers");
+    b.n = 0, ig_buf_add_str(&b, "{\"q\":");
+    for (int i = 0; i < DEPTH; i++) ig_buf_add_str(&b, "[");
+    ig_buf_add(&b, "", 1);
+    refuses(b.p, 4, "nested deeper");
+    ig_buf_free(&b);
+    refuses_with("{}", 0, (100 << 20), "at most 100000000");
+    refuses("{\"q\":{\"dtype\":\"F32\",\"shape\":[4194305,4194305,211106198978564],\"data_offsets\":[0,16]}}",
+            16, "tensor q: shape[0] = 4194305 makes it larger");
+    refuses("{\"q\":{\"dtype\":\"F32\",\"shape\":[1e3],\"data_offsets\":[0,4]}}", 4, "tensor q: shape[0]");
+    refuses("{\"q\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0.0,4]}}", 4, "two whole numbers");
+    refuses("{\"q\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[-1,4]}}", 4, "two whole numbers");
+    refuses("{\"q\":{\"dtype\":\"F8_E8M0\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "tensor q has dtype F8_E8M0");
+}
+
 TEST(what_is_no_safetensors_file_is_named) {
     ig_err err;
     ig_safetensors *s = NULL;

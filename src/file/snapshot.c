@@ -7,6 +7,7 @@
  * or something that the maker of the index did not mean to be read. */
 #include "file/inside.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -203,6 +204,19 @@ out:
     return st;
 }
 
+/* What the map says of a file that is not there: how much is lost with it. */
+static ig_status shard_missing(const ig_snapshot *s, yyjson_val *map, const char *file, ig_err *err) {
+    size_t i, n, n_lost = 0;
+    yyjson_val *key, *value;
+    ig_slice first = {"", 0};
+    yyjson_obj_foreach(map, i, n, key, value) {
+        if (!yyjson_equals_str(value, file)) continue;
+        if (n_lost++ == 0) first = (ig_slice){yyjson_get_str(key), yyjson_get_len(key)};
+    }
+    return ig_fail(err, IG_ENOTFOUND, "%s: %.100s is missing, which by %s holds %zu tensors, such as %s",
+                   s->shown, file, index_name, n_lost, ig_file_show(first).s);
+}
+
 static ig_status open_shards(ig_snapshot *s, ig_err *err) {
     yyjson_doc *index = NULL;
     const char **names = NULL;
@@ -216,8 +230,10 @@ static ig_status open_shards(ig_snapshot *s, ig_err *err) {
         st = ig_fail(err, IG_ELIMIT, "%s: no memory for %d files", s->shown, n_names);
         goto out;
     }
-    for (int i = 0; i < n_names; i++)
-        if ((st = open_file(s, names[i], err))) goto out;
+    for (int i = 0; i < n_names; i++) {
+        if ((st = open_file(s, names[i], err)) == IG_ENOTFOUND) st = shard_missing(s, map, names[i], err);
+        if (st) goto out;
+    }
     if ((st = merge(s, err))) goto out;
     st = check_map(s, map, err);
 out:
@@ -226,17 +242,58 @@ out:
     return st;
 }
 
+/* Weights in a format that is a program: a reader would have to run what somebody put on a page. */
+static bool has_pickles(const ig_snapshot *s, char *example, size_t cap) {
+    static const char *const ends[] = {".bin", ".pt", ".pth", ".pkl", ".ckpt", ".bin.index.json"};
+    bool found = false;
+    DIR *d = opendir(s->path);
+    if (!d) return false;
+    for (struct dirent *e; !found && (e = readdir(d));) {
+        const size_t n = strlen(e->d_name);
+        for (size_t i = 0; i < sizeof ends / sizeof *ends && !found; i++) {
+            const size_t tail = strlen(ends[i]);
+            found = n > tail && strcmp(e->d_name + n - tail, ends[i]) == 0;
+        }
+        if (found) snprintf(example, cap, "%s", ig_file_show((ig_slice){e->d_name, n}).s);
+    }
+    closedir(d);
+    return found;
+}
+
+/* One file beside an index that names others which are there: two models in one folder, or a half download. */
+static void warn_of_others(const ig_snapshot *s) {
+    yyjson_doc *index = NULL;
+    const char **names = NULL;
+    int n_names = 0, n_there = 0;
+    if (ig_snapshot_json(&index, s, index_name, NULL) != IG_OK) return;
+    yyjson_val *map = ig_json_get(yyjson_doc_get_root(index), "weight_map");
+    if (shard_names(&names, &n_names, s, map, NULL) == IG_OK)
+        for (int i = 0; i < n_names; i++) n_there += strcmp(names[i], single_name) != 0 && has(s, names[i]);
+    if (n_there)
+        ig_log(IG_LOG_WARN, "snapshot.files folder=\"%s\" taken=%s not_read=%d files_of=%s", s->shown, single_name,
+               n_there, index_name);
+    free(names);
+    yyjson_doc_free(index);
+}
+
 static ig_status open_files(ig_snapshot *s, ig_err *err) {
+    char example[IG_SHOWN_NAME_BYTES + 4];
     /* one file wins over an index, which may be a leftover: mlx-lm writes one beside a single file, too */
     if (has(s, single_name)) {
         s->files = calloc(1, sizeof *s->files);
         if (!s->files) return ig_fail(err, IG_ELIMIT, "%s: no memory", s->shown);
         ig_status st = open_file(s, single_name, err);
-        return st ? st : merge(s, err);
+        if (!st) st = merge(s, err);
+        if (!st && has(s, index_name)) warn_of_others(s);
+        return st;
     }
     if (has(s, index_name)) return open_shards(s, err);
-    return ig_fail(err, IG_ENOTFOUND, "%s: neither %s nor %s%s", s->shown, single_name, index_name,
-                   has(s, "pytorch_model.bin") ? "; pytorch_model.bin is not read" : "");
+    if (has_pickles(s, example, sizeof example))
+        return ig_fail(err, IG_EFORMAT,
+                       "%s: %s: pickle files are not read, because reading one runs what is in it. Convert it "
+                       "where that is no risk: transformers, save_pretrained(FOLDER, safe_serialization=True)",
+                       s->shown, example);
+    return ig_fail(err, IG_ENOTFOUND, "%s: neither %s nor %s", s->shown, single_name, index_name);
 }
 
 /* ---- the handle ---------------------------------------------------------------------------------------- */

@@ -117,7 +117,7 @@ TEST(an_index_that_does_not_fit_its_shards_is_refused_by_name) {
              "{\"weight_map\":{\"a\":\"x.safetensors\",\"a\":\"x.safetensors\",\"b\":\"x.safetensors\"}}");
     refuses(IG_EFORMAT, "tensor a is named twice");
     put_text(index_file, "{\"weight_map\":{\"a\":\"z.safetensors\"}}");
-    refuses(IG_ENOTFOUND, "z.safetensors");
+    refuses(IG_ENOTFOUND, "z.safetensors is missing, which by model.safetensors.index.json holds 1 tensors, such as a");
     put_shard("y.safetensors", "b");
     put_text(index_file, "{\"weight_map\":{\"a\":\"x.safetensors\",\"b\":\"y.safetensors\"}}");
     refuses(IG_EFORMAT, "tensor b is in more than one file");
@@ -150,6 +150,67 @@ TEST(an_index_cannot_name_a_file_outside_the_folder) {
         refuses(IG_EFORMAT, "the file of a is not the name of a file in this folder");
     }
     end();
+}
+
+TEST(a_shard_that_is_gone_renamed_or_cut_is_named) {
+    static const char three[] = "{\"weight_map\":{\"a\":\"1.safetensors\",\"b\":\"2.safetensors\","
+                                "\"c\":\"2.safetensors\",\"d\":\"3.safetensors\"}}";
+    char from[160], to[160];
+    begin();
+    put_text("config.json", "{}");
+    put_text(index_file, three);
+    put_shard("1.safetensors", "a"), put_shard("2.safetensors", "bc"), put_shard("3.safetensors", "d");
+    opens(3, 4);
+    snprintf(from, sizeof from, "%s/2.safetensors", folder), snprintf(to, sizeof to, "%s/two.safetensors", folder);
+    CHECK(rename(from, to) == 0);
+    refuses(IG_ENOTFOUND, "2.safetensors is missing, which by model.safetensors.index.json holds 2 tensors, such as b");
+    CHECK(rename(to, from) == 0 && truncate(from, 100) == 0);
+    refuses(IG_EFORMAT, "2.safetensors");
+    put_shard("2.safetensors", "b"); /* whole, but of another model */
+    refuses(IG_EFORMAT, "tensor c is not in 2.safetensors");
+    put_shard("2.safetensors", "bcx");
+    refuses(IG_EFORMAT, "does not name tensor x of 2.safetensors");
+    end();
+}
+
+TEST(files_that_the_index_does_not_name_are_not_read) {
+    begin();
+    put_text("config.json", "{}");
+    put_text(index_file, "{\"weight_map\":{\"a\":\"x.safetensors\",\"b\":\"y.safetensors\"}}");
+    put_shard("x.safetensors", "a"), put_shard("y.safetensors", "b");
+    put_shard("old-model.safetensors", "ab"); /* the same names, other values for all we know */
+    put_text("model-00001-of-00002.safetensors", "no safetensors file at all");
+    put_text("pytorch_model.bin", "x"); /* beside what is read it does no harm */
+    opens(2, 2);
+    end();
+}
+
+TEST(one_file_wins_over_the_shards_of_an_index_beside_it) {
+    begin();
+    put_text("config.json", "{}");
+    put_text(index_file, "{\"weight_map\":{\"a\":\"x.safetensors\",\"b\":\"model.safetensors\"}}");
+    put_shard("x.safetensors", "a"), put_shard("model.safetensors", "abc");
+    ig_log_set_level(IG_LOG_ERROR); /* it is warned of */
+    opens(1, 3);
+    put_text(index_file, "{\"weight_map\":{\"a\":\"../x.safetensors\"}}");
+    opens(1, 3);
+    ig_log_set_level(IG_LOG_INFO);
+    end();
+}
+
+TEST(pickle_files_are_refused_with_what_to_do) {
+    static const char *const names[] = {"pytorch_model.bin", "pytorch_model-00001-of-00002.bin", "model.pt",
+                                        "consolidated.00.pth", "weights.pkl",
+                                        "pytorch_model.bin.index.json"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        begin();
+        put_text("config.json", "{}");
+        put_text(names[i], "\x80\2cos\nsystem\n");
+        refuses(IG_EFORMAT, "pickle files are not read");
+        refuses(IG_EFORMAT, names[i]);
+        refuses(IG_EFORMAT, "safe_serialization=True");
+        end();
+    }
 }
 
 TEST(links_as_hub_caches_have_them_are_followed) {
@@ -205,8 +266,6 @@ TEST(a_folder_that_is_no_snapshot_says_what_is_missing) {
     refuses(IG_EFORMAT, "config.json: JSON");
     put_text("config.json", "{}");
     refuses(IG_ENOTFOUND, "neither model.safetensors nor model.safetensors.index.json");
-    put_text("pytorch_model.bin", "x");
-    refuses(IG_ENOTFOUND, "pytorch_model.bin is not read");
     put_text("model.safetensors", "not one");
     refuses(IG_EFORMAT, "model.safetensors");
     end();
