@@ -43,23 +43,25 @@ typedef struct facts {
     int window;
 } facts;
 
-static void count_type(facts *f, const char *type, uint64_t n_bytes) {
+static void count_type(facts *f, const char *type, bool is_part, uint64_t n_bytes) {
     int k = 0;
     while (k < f->n_types && strcmp(f->types[k].type, type) != 0) k++;
     if (k == TYPES_MAX) return;
     if (k == f->n_types) f->types[f->n_types++] = (by_type){.type = type};
-    f->types[k].n++;
+    f->types[k].n += !is_part;
     f->types[k].bytes += n_bytes;
 }
 
 static void count_types(facts *f) {
     for (int i = 0; f->gguf && i < ig_gguf_n_tensors(f->gguf); i++) {
         const ig_gguf_tensor *t = ig_gguf_tensor_at(f->gguf, i);
-        count_type(f, ig_gguf_type_of(t->type)->name, t->n_bytes);
+        count_type(f, ig_gguf_type_of(t->type)->name, false, t->n_bytes);
     }
     for (int i = 0; f->snapshot && i < ig_snapshot_n_tensors(f->snapshot); i++) {
         const ig_safetensor *t = ig_snapshot_tensor_at(f->snapshot, i);
-        count_type(f, ig_dtype_name(t->dtype), t->n_bytes);
+        bool is_part;
+        const char *type = ig_model_format_of(f->snapshot, t, &is_part);
+        count_type(f, type, is_part, t->n_bytes);
     }
 }
 
@@ -192,10 +194,19 @@ static void print_tokenizer(const facts *f) {
     printf(", %" PRIu64 " tokens\n", f->n_tokens);
 }
 
+typedef struct parts_word {
+    char s[32];
+} parts_word;
+static parts_word parts_text(const ig_gguf *g) {
+    parts_word w = {""};
+    if (ig_gguf_n_files(g) > 1) snprintf(w.s, sizeof w.s, " in %d parts", ig_gguf_n_files(g));
+    return w;
+}
+
 static void print_files(const facts *f) {
     if (f->gguf)
-        printf("%-12s %s, %s, %d keys, %d tensors\n", "file", path_of(f),
-               ig_size_text_of(ig_gguf_file_bytes(f->gguf)).s, ig_gguf_n_keys(f->gguf),
+        printf("%-12s %s, %s%s, %d keys, %d tensors\n", "file", path_of(f),
+               ig_size_text_of(ig_gguf_file_bytes(f->gguf)).s, parts_text(f->gguf).s, ig_gguf_n_keys(f->gguf),
                ig_gguf_n_tensors(f->gguf));
     else
         printf("%-12s %s, %s in %d safetensors files, %d tensors\n", "folder", path_of(f),
@@ -235,7 +246,7 @@ static void print_text(const facts *f) {
                c->n_vocab, c->tied_head ? ", tied head" : "");
     if (f->info.family) print_details(c);
     for (int i = 0; i < f->n_types; i++)
-        printf("%-12s %-8s %4d tensors, %s\n", i ? "" : "formats", f->types[i].type, f->types[i].n,
+        printf("%-12s %-14s %4d tensors, %s\n", i ? "" : "formats", f->types[i].type, f->types[i].n,
                ig_size_text_of(f->types[i].bytes).s);
     print_tokenizer(f);
     if (f->chat_bytes)

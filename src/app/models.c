@@ -38,6 +38,14 @@ static bool is_gguf(const char *name) {
     return n > 5 && strcasecmp(name + n - 5, ".gguf") == 0;
 }
 
+/* A part of a split model other than the first, "...-00002-of-00003.gguf": the model is listed by its first. */
+static bool is_later_part(const char *name) {
+    const size_t n = strlen(name), tail = sizeof "-00002-of-00003.gguf" - 1;
+    const char *p = name + n - tail;
+    return n > tail && p[0] == '-' && strspn(p + 1, "0123456789") == 5 && strncmp(p + 6, "-of-", 4) == 0 &&
+           strspn(p + 10, "0123456789") == 5 && strncmp(p + 1, "00001", 5) != 0;
+}
+
 static bool is_folder(const char *path) {
     struct stat info;
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
@@ -59,6 +67,7 @@ static list list_folder(const char *folder) {
     l.v = calloc(MODELS_MAX, sizeof *l.v);
     for (struct dirent *e; l.v && l.n < MODELS_MAX && (e = readdir(d));) {
         if (e->d_name[0] == '.' || !(is_gguf(e->d_name) || is_snapshot(folder, e->d_name))) continue;
+        if (is_gguf(e->d_name) && is_later_part(e->d_name)) continue;
         if (!(l.v[l.n] = strdup(e->d_name))) break;
         l.n++;
     }

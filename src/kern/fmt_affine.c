@@ -14,7 +14,6 @@
 typedef struct shape {
     int bits, group, scale_bytes;
 } shape;
-#define INLINE static inline __attribute__((always_inline))
 
 INLINE int block_bytes(const shape s) {
     return s.bits * 64;

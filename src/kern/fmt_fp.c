@@ -11,7 +11,6 @@
  *     MXFP8         as f32 weights (fmt_float.c), w = code * scale, rounded */
 #include "kern/fmt_common.h"
 
-#define INLINE static inline __attribute__((always_inline))
 
 enum kind { MXFP4, NVFP4, NVFP4_F32 };
 static const int8_t doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};

@@ -248,5 +248,7 @@ uint16_t ig_f32_to_f16(float x);
 float ig_f16_to_f32(uint16_t h);
 uint16_t ig_f32_to_bf16(float x);
 float ig_bf16_to_f32(uint16_t h);
+/* The 8-bit float of 4 exponent and 3 mantissa bits; its NaN (0x7f, 0xff) as what its bits go on to, 480. */
+float ig_e4m3_to_f32(uint8_t v);
 
 #endif

@@ -56,4 +56,11 @@ float ig_bf16_to_f32(uint16_t h) {
     float x;
     memcpy(&x, &u, 4);
     return x;
+
+float ig_e4m3_to_f32(uint8_t v) {
+    /* the bits of an f32 that is 2^-120 of it, denormals too */
+    const uint32_t u = (uint32_t)(v & 128) << 24 | (uint32_t)(v & 127) << 20;
+    float x;
+    memcpy(&x, &u, 4);
+    return x * 0x1p120f;
 }

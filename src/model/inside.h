@@ -136,7 +136,8 @@ typedef struct ig_source_tensor {
     int n_rows, n_cols; /* a vector is one row */
     uint64_t n_bytes;   /* of all rows as read */
     const ig_gguf_tensor *gguf;
-    const ig_safetensor *part[3]; /* the values; or codes, scales and biases */
+    const ig_safetensor *part[3]; /* the values; or codes, scales and, of affine ones, biases */
+    float tensor_scale;           /* of NVFP4 with f32 scales: what an E4M3 scale is multiplied by */
 } ig_source_tensor;
 
 typedef struct ig_source {

@@ -180,6 +180,9 @@ typedef struct ig_model_info {
     uint64_t n_params, file_bytes; /* of quantized snapshots an estimate */
 } ig_model_info;
 ig_status ig_model_inspect(ig_model_info *out, ig_checkpoint c, ig_err *err);
+/* What a tensor of a snapshot is: its dtype, or for one of the tensors of an MLX matrix the matrix's format
+ * ("affine4g64"). *is_part: scales and the like, which count to the tensor of the codes. */
+const char *ig_model_format_of(const ig_snapshot *s, const ig_safetensor *t, bool *is_part);
 const char *ig_model_families(void); /* "llama": names for messages, comma separated */
 
 #endif

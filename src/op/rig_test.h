@@ -69,6 +69,14 @@ static inline void rig_put(uint8_t *p, float x, size_t bytes) {
 static inline void rig_random_row(const ig_fmt *f, uint8_t *row, int n_cols, uint32_t *seed) {
     ig_dequant_fn *dequant = ig_kern_reference(IG_KERN_DEQUANT, f)->fn.dequant;
     const size_t n_bytes = ig_fmt_row_bytes(f, n_cols);
+    if (f->mlx && f->mlx != IG_MLX_AFFINE) { /* E2M1 to 0.75 or E4M3 to 0.9; no NaN */
+        uint8_t *scales = row + (size_t)n_cols * (size_t)f->bits / 8;
+        for (size_t i = 0; i < n_bytes; i++) rig_random(seed), row[i] = (uint8_t)((*seed >> 16) & 0xfe);
+        for (int i = 0; i < n_cols / f->mlx_group; i++)
+            if (f->f32_scales) rig_put(scales + 4 * i, 0.1f + 0.02f * rig_random(seed), 4);
+            else scales[i] = (uint8_t)((f->mlx == IG_MLX_NVFP4 ? 0x18 : f->bits == 4 ? 122 : 116) + i % 3);
+        return;
+    }
     if (f->mlx == IG_MLX_AFFINE) {
         const size_t bytes = f->f32_scales ? 4 : 2, n_groups = (size_t)(n_cols / f->group);
         for (size_t i = 0; i < n_bytes; i++) rig_random(seed), row[i] = (uint8_t)(*seed >> 16);
