@@ -56,6 +56,7 @@ float ig_bf16_to_f32(uint16_t h) {
     float x;
     memcpy(&x, &u, 4);
     return x;
+}
 
 float ig_e4m3_to_f32(uint8_t v) {
     /* the bits of an f32 that is 2^-120 of it, denormals too */
