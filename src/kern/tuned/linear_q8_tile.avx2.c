@@ -6,15 +6,17 @@
 #include "kern/tuned/tile.avx2.h"
 
 #define ROWS FOUR_ROWS
-/* SIX: 6 bits, runs of 16 inputs with a scale each; LEVELS: 4 bits that name a level */
-enum codes { SIGNED, UNSIGNED, SIX, LEVELS };
+/* SIX: 6 bits, runs of 16 inputs with a scale each; SIX_WHOLE: without runs; LEVELS: 4 bits that name a level */
+enum codes { SIGNED, UNSIGNED, SIX, SIX_WHOLE, LEVELS };
 
 INLINE __m256i dot4(__m256i sum, __m256i even, __m256i odd, __m256i a01, __m256i a23) {
     sum = _mm256_add_epi32(sum, _mm256_madd_epi16(even, a01));
     return _mm256_add_epi32(sum, _mm256_madd_epi16(odd, a23));
 }
 
-INLINE size_t codes_bytes(const enum codes kind) { return kind == SIX ? 384 : kind == LEVELS ? 256 : 512; }
+INLINE size_t codes_bytes(const enum codes kind) {
+    return kind == SIX || kind == SIX_WHOLE ? 384 : kind == LEVELS ? 256 : 512;
+}
 INLINE int n_runs(const enum codes kind) { return kind == SIX ? 2 : 1; }
 /* Own scales of a block behind its codes; those of LEVELS, 16 bytes, together behind the codes of the group, since a
  * vector of codes wants to be aligned. */
@@ -26,7 +28,7 @@ INLINE size_t own_of_group(const enum codes kind, const enum scales from, const 
 }
 
 /* Codes of inputs 4 j to 4 j + 3 of a run, outputs 8 h to 8 h + 7. */
-INLINE __m256i codes(const uint8_t *w, const int run, const int j, const int h, const enum codes kind) {
+INLINE __m256i codes(const uint8_t *w, int run, int j, const int h, const enum codes kind) {
     const __m256i low = _mm256_set1_epi8(15);
     if (kind == LEVELS) {
         const __m256i levels = _mm256_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89,
@@ -35,8 +37,9 @@ INLINE __m256i codes(const uint8_t *w, const int run, const int j, const int h, 
         __m256i v = bytes32(w + j % 4 * 64 + h * 32);
         return _mm256_shuffle_epi8(levels, _mm256_and_si256(j < 4 ? v : _mm256_srli_epi16(v, 4), low));
     }
+    if (kind == SIX_WHOLE) run = j / 4, j %= 4;
     __m256i v = bytes32(w + j * 64 + h * 32);
-    if (kind != SIX) return v;
+    if (kind != SIX && kind != SIX_WHOLE) return v;
     __m256i top = bytes32(w + 256 + run * 64 + h * 32);
     v = _mm256_and_si256(run ? _mm256_srli_epi16(v, 4) : v, low);
     top = j < 2 ? _mm256_slli_epi16(top, 4 - 2 * j) : _mm256_srli_epi16(top, 2 * j - 4);
@@ -123,13 +126,15 @@ INLINE void linear(float *tile, const uint8_t *panel, const ig_act *x, int row, 
 #undef TILE
 }
 /* The group sizes of MLX share one body. */
-#define AFFINE_BODY(name, from)                                                                        \
+#define AFFINE_BODY(name, kind, from)                                                                        \
     static __attribute__((noinline)) void name(float *tile, const uint8_t *panel, const ig_act *x,     \
                                                int row, int m, int n_cols, int n_in) {                 \
-        linear(tile, panel, x, row, m, n_cols, n_in, UNSIGNED, from);                                  \
+        linear(tile, panel, x, row, m, n_cols, n_in, kind, from);                                      \
     }
-AFFINE_BODY(linear_affine, BF16)
-AFFINE_BODY(linear_affine_f32, FLOAT)
+AFFINE_BODY(linear_affine, UNSIGNED, BF16)
+AFFINE_BODY(linear_affine_f32, UNSIGNED, FLOAT)
+AFFINE_BODY(linear_affine6, SIX_WHOLE, BF16)
+AFFINE_BODY(linear_affine6_f32, SIX_WHOLE, FLOAT)
 
 #define ALL(X)                                                                              \
     X(q8_0, linear, 1, SIGNED, D)                                                           \
@@ -141,7 +146,13 @@ AFFINE_BODY(linear_affine_f32, FLOAT)
     X(affine8g128, linear_affine, 4)                                                        \
     X(affine8g32_f32, linear_affine_f32, 1)                                                 \
     X(affine8g64_f32, linear_affine_f32, 2)                                                 \
-    X(affine8g128_f32, linear_affine_f32, 4)
+    X(affine8g128_f32, linear_affine_f32, 4)                                                \
+    X(affine6g32, linear_affine6, 1)                                                        \
+    X(affine6g64, linear_affine6, 2)                                                        \
+    X(affine6g128, linear_affine6, 4)                                                       \
+    X(affine6g32_f32, linear_affine6_f32, 1)                                                \
+    X(affine6g64_f32, linear_affine6_f32, 2)                                                \
+    X(affine6g128_f32, linear_affine6_f32, 4)
 ALL(TILE_FUNCTION)
 
 static const ig_kern kerns[] = {ALL(TILE_KERN)};
