@@ -561,6 +561,8 @@ TEST(gemma_3_gives_the_same_bits_however_it_is_run) {
 TEST(snapshots_give_the_same_bits_however_they_are_run) {
     runs_are_exact("tests/golden/tiny/llama-0.25-bf16", 333, 0);
     runs_are_exact("tests/golden/tiny/llama-0.08-8bit-g64", 333, 0);
+    runs_are_exact("tests/golden/tiny/llama-0.25-mixed", 333, 0);
     runs_are_exact("tests/golden/tiny/gemma3-0.25-bf16", 333, 8);
+    runs_are_exact("tests/golden/tiny/gemma3-0.08-mixed", 333, 8);
     runs_are_exact("tests/golden/tiny/gemma3-0.08-4bit-g32", 333, 8);
 }

@@ -219,6 +219,13 @@ TEST(tiny_gemmas_say_what_mlx_lm_says_also_past_the_window) {
     check_snapshot("gemma3-0.08-4bit-g64", 3e-4, 0.93, false);
     check_snapshot("gemma3-0.25-4bit-g32", 1e-3, 0.93, false);
 }
+/* Each matrix in another format, by the map: affine of all widths, MXFP4, NVFP4, MXFP8, and plain ones; groups that
+ * are equal, tiny and zero among them. hf_test.c holds each format alone to tighter bounds. */
+TEST(tiny_models_in_many_formats_say_what_mlx_lm_says) {
+    check_snapshot("llama-0.08-mixed", 1e-4, 0.95, false);
+    check_snapshot("llama-0.25-mixed", 1e-2, 0.93, false);
+    check_snapshot("gemma3-0.08-mixed", 3e-4, 0.93, false);
+}
 TEST(another_token_in_the_prompt_would_be_noticed) {
     check_snapshot("llama-0.25-4bit-g32", 1e-2, 0.93, true);
     check_snapshot("gemma3-0.08-bf16", 1e-6, 0.99, true);

@@ -72,6 +72,32 @@ def tensors(c, sigma, rng):
     return {k: mx.array(v.astype(np.float32)).astype(mx.bfloat16) for k, v in out.items()}
 
 
+# One after the other for the matrices of a "mixed" checkpoint, so that its map has an entry of every kind.
+MIX = [dict(bits=b, group_size=g) for b in (2, 3, 4, 5, 6, 8) for g in (32, 64)] + [
+    dict(bits=4, group_size=32, mode="mxfp4"), dict(bits=4, group_size=16, mode="nvfp4"),
+    dict(bits=8, group_size=32, mode="mxfp8"), False]
+
+
+def mix(path, module):
+    """A format for each place a matrix can have, another one in each layer; never 2 bits for the embedding."""
+    if not hasattr(module, "to_quantized"):
+        return False
+    places = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    name, layer = path.split(".")[-1], ([int(p) for p in path.split(".") if p.isdigit()] or [0])[0]
+    if name not in places:
+        return dict(bits=6, group_size=64) if "embed" in name else dict(bits=5, group_size=32)
+    return MIX[(places.index(name) + 7 * layer) % len(MIX)]
+
+
+def odd_groups(w):
+    """Groups in which all is equal, tiny or zero: scales of 1e-7, and a first code that rounds to 0."""
+    for name in w:
+        if "_proj" in name and "layers" in name:
+            v = np.array(w[name].astype(mx.float32))
+            v[0, :64], v[1, :64], v[2, :64] = 0.05, 1e-8, 0
+            w[name] = mx.array(v).astype(mx.bfloat16)
+
+
 def logits_of(model, tokens):
     return model(mx.array([tokens]))[0].astype(mx.float32)
 
@@ -83,8 +109,12 @@ def dequantized(model):
     for name, m in model.named_modules():
         if isinstance(m, (nn.QuantizedLinear, nn.QuantizedEmbedding)):
             # scales and biases widened first: the exact value, no rounding to bf16
-            w = mx.dequantize(m.weight, m.scales.astype(mx.float32), m.biases.astype(mx.float32),
-                              group_size=m.group_size, bits=m.bits)
+            if m.mode == "affine":
+                w = mx.dequantize(m.weight, m.scales.astype(mx.float32), m.biases.astype(mx.float32),
+                                  group_size=m.group_size, bits=m.bits)
+            else:
+                w = mx.dequantize(m.weight, m.scales, None, group_size=m.group_size, bits=m.bits, mode=m.mode,
+                                  dtype=mx.float32)
             if isinstance(m, nn.QuantizedEmbedding):
                 n = nn.Embedding(*w.shape)
             else:
@@ -103,20 +133,25 @@ def main(out):
     versions = {p: __import__("importlib.metadata").metadata.version(p) for p in ("mlx", "mlx-cpu", "mlx-lm")}
     for family in ("llama", "gemma3"):
         for sigma in (0.08, 0.25):
-            for quant in (None, (4, 32), (4, 64), (8, 64)):
-                if quant and sigma == 0.25 and quant != (4, 32):
+            for quant in (None, (4, 32), (4, 64), (8, 64), "mixed"):
+                if quant and sigma == 0.25 and quant != (4, 32) and (quant, family) != ("mixed", "llama"):
                     continue
-                ffn = 128 if quant and quant[1] == 64 else 96
-                kind = "bf16" if not quant else f"{quant[0]}bit-g{quant[1]}"
+                mixed = quant == "mixed"
+                ffn = 128 if quant and quant[1] != 32 else 96
+                kind = "bf16" if not quant else quant if mixed else f"{quant[0]}bit-g{quant[1]}"
                 folder = Path(out) / f"{family}-{sigma:.2f}-{kind}"
                 folder.mkdir(parents=True, exist_ok=True)
                 c = config(family, ffn)
                 w = tensors(c, sigma, np.random.default_rng([7, int(sigma * 100), ffn, family == "llama"]))
+                if mixed:
+                    odd_groups(w)
                 mx.save_safetensors(str(folder / "model.safetensors"), w, metadata={"format": "mlx"})
                 (folder / "config.json").write_text(json.dumps(c, indent=1))
                 model, c = load_model(folder)
                 if quant:
-                    model, c = quantize_model(model, c, group_size=quant[1], bits=quant[0])
+                    how = dict(group_size=64, bits=4, quant_predicate=mix) if mixed else dict(
+                        group_size=quant[1], bits=quant[0])
+                    model, c = quantize_model(model, c, **how)
                     from mlx.utils import tree_flatten
                     mx.save_safetensors(str(folder / "model.safetensors"),
                                         dict(tree_flatten(model.parameters())), metadata={"format": "mlx"})
