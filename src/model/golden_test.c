@@ -223,7 +223,7 @@ TEST(tiny_gemmas_say_what_mlx_lm_says_also_past_the_window) {
  * are equal, tiny and zero among them. hf_test.c holds each format alone to tighter bounds. */
 TEST(tiny_models_in_many_formats_say_what_mlx_lm_says) {
     check_snapshot("llama-0.08-mixed", 1e-4, 0.95, false);
-    check_snapshot("llama-0.25-mixed", 1e-2, 0.93, false);
+    check_snapshot("llama-0.25-mixed", 1e-2, 0.90, false);
     check_snapshot("gemma3-0.08-mixed", 3e-4, 0.93, false);
 }
 TEST(another_token_in_the_prompt_would_be_noticed) {

@@ -6,6 +6,8 @@
 
 #include "model/model.h"
 
+#include <sys/stat.h>
+
 static void check(ig_status st, const ig_err *err) {
     if (st != IG_OK) dump_die(ig_status_name(st), err->msg);
 }
@@ -17,12 +19,18 @@ int main(int argc, char **argv) {
 
     ig_pool *pool;
     check(ig_pool_make(&pool, a.threads, &err), &err);
-    ig_gguf *file;
-    check(ig_gguf_open(&file, a.model, &err), &err);
+    ig_gguf *file = NULL;
+    ig_snapshot *folder = NULL;
+    struct stat info;
+    if (stat(a.model, &info) == 0 && S_ISDIR(info.st_mode))
+        check(ig_snapshot_open(&folder, a.model, &err), &err);
+    else
+        check(ig_gguf_open(&file, a.model, &err), &err);
     ig_model *model;
     ig_model_options options = {.pool = pool, .tier_max = IG_TIER_L3, .cpu = ig_cpu_features()};
-    check(ig_model_open(&model, (ig_checkpoint){.gguf = file}, &options, &err), &err);
+    check(ig_model_open(&model, (ig_checkpoint){file, folder}, &options, &err), &err);
     ig_gguf_close(file);
+    ig_snapshot_close(folder);
     size_t n_vocab = (size_t)ig_model_config_of(model)->n_vocab;
 
     ig_kv_pool *kv;
