@@ -11,6 +11,9 @@ PREFIX  ?= /usr/local
 D       ?= $(B)
 # address, undefined, thread, fuzzer: for the check-* targets below, each in a B of its own.
 SAN     ?=
+# What programs for another machine are run with, and what Rust calls that machine: check-arm64 sets them.
+EMU     ?=
+TRIPLE  ?=
 
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := all
@@ -41,7 +44,7 @@ else
 YYJSON := $(D)/third/yyjson
 BASE   += -isystem $(YYJSON)
 endif
-GUIDE  := $(D)/guide/release/libguide.a
+GUIDE  := $(D)/guide/$(if $(TRIPLE),$(TRIPLE)/)release/libguide.a
 COMPILE = $(CC) $(WARN) $(BASE) $(SANF)
 
 # ---- lists ------------------------------------------------------------------------------------------------
@@ -82,15 +85,15 @@ CHECK_KERN    := $(if $(wildcard src/kern/check_kern.c),$(B)/check_kern)
 FUZZ          := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZERS       := $(FUZZ:%=$(B)/fuzz_%)
 TORTURE       := $(B)/torture
-RUN_TESTS      = $(abspath $(TEST_PROGRAMS) $(CHECK_KERN)) \
-                 $(foreach f,$(FUZZ),'$(abspath $(B))/fuzz_$(f) tests/fuzz/corpus-$(f)') \
-                 $(if $(SAN),,'$(abspath $(TORTURE)) $(B)/tiny --sample')
+RUN_TESTS      = $(foreach t,$(abspath $(TEST_PROGRAMS) $(CHECK_KERN)),'$(EMU) $(t)') \
+                 $(foreach f,$(FUZZ),'$(EMU) $(abspath $(B))/fuzz_$(f) tests/fuzz/corpus-$(f)') \
+                 $(if $(SAN)$(EMU),,'$(abspath $(TORTURE)) $(B)/tiny --sample')
 
-.PHONY: all tests check check-full check-clang check-asan check-ubsan check-tsan check-templates check-tokenizers \
-        check-kill check-torture run-tests fuzz fuzz-run \
+.PHONY: all tests check check-full check-clang check-asan check-ubsan check-tsan check-arm64 check-templates \
+        check-tokenizers check-kill check-torture run-tests fuzz fuzz-run \
         bench bench-kern layers tidy install clean help FORCE
 all: $(B)/ingle
-tests: $(TEST_PROGRAMS) $(CHECK_KERN) $(FUZZERS) $(if $(SAN),,$(TORTURE))
+tests: $(TEST_PROGRAMS) $(CHECK_KERN) $(FUZZERS) $(if $(SAN)$(EMU),,$(TORTURE))
 
 # Objects are given whole; libguide.a is the only archive.
 LINK = $(Q)echo "  LD   $@"; \
@@ -180,7 +183,8 @@ endif
 .PRECIOUS: $(GUIDE)
 $(GUIDE): guide/Cargo.toml guide/Cargo.lock $(wildcard guide/src/*.rs)
 	$(Q)echo "  RUST $@: the first time takes minutes"; \
-	  sh tools/cargo.sh build --release --locked --manifest-path guide/Cargo.toml --target-dir $(D)/guide
+	  sh tools/cargo.sh build --release --locked --manifest-path guide/Cargo.toml --target-dir $(D)/guide \
+	    $(if $(TRIPLE),--target $(TRIPLE))
 	@touch $@
 
 # ---- checks -----------------------------------------------------------------------------------------------
@@ -192,7 +196,8 @@ check: tests all
 	  'python3 tools/tidy.py --self-test' 'python3 tools/tidy.py --objects $(B)' $(RUN_TESTS)
 run-tests: tests
 	$(Q)sh tools/tally.sh "$(notdir $(B))" $(RUN_TESTS)
-check-full: check check-torture check-clang check-asan check-ubsan check-tsan check-templates check-tokenizers check-kill
+check-full: check check-torture check-clang check-asan check-ubsan check-tsan check-arm64 check-templates \
+            check-tokenizers check-kill
 # Every place, and the sweeps; `check` does a part of them.
 check-torture: $(TORTURE)
 	$(Q)sh tools/tally.sh "$@" '$(abspath $(TORTURE)) $(B)/tiny'
@@ -223,6 +228,17 @@ check-tokenizers: all
 check-kill: all
 	$(Q)INGLE_TEST_KILLS=100 INGLE_PROGRAM=$(abspath $(B))/ingle $(B)/venv/bin/python -m pytest -q \
 	  tests/e2e/test_get.py -k "kill or fails_once"
+# The unit tests and the kernels on 64-bit ARM: built here, run by qemu. Rust's halves must be of one version, so
+# its compiler is the distribution's too.
+ARM64 := $(B)-arm64
+SYS    = $(abspath $(ARM64))/sys
+check-arm64:
+	$(Q)sh tools/arm64.sh $(SYS)
+	+$(Q)PKG_CONFIG_SYSROOT_DIR=$(SYS)/root PKG_CONFIG_LIBDIR=$(SYS)/root/usr/lib/aarch64-linux-gnu/pkgconfig \
+	  QEMU_LD_PREFIX=$(SYS)/root INGLE_TEST_EMU=qemu-aarch64 \
+	  RUSTC=/usr/bin/rustc RUSTFLAGS="--sysroot $(SYS)/rust" IG_CARGO=/usr/bin/cargo \
+	  $(MAKE) run-tests B=$(ARM64) D=$(ARM64) SAN= CC="aarch64-linux-gnu-gcc --sysroot=$(SYS)/root" \
+	  TRIPLE=aarch64-unknown-linux-gnu EMU=qemu-aarch64
 # Each door for MINUTES with clang's fuzzer; FUZZ="gguf json" names some. A crash is kept beside the program, for a
 # corpus and a fix; so is what was learnt, for the next run.
 MINUTES ?= 1
@@ -260,19 +276,20 @@ compile_commands.json: FORCE
 	@mv $@.new $@
 
 clean:
-	rm -rf $(B) $(B)-clang $(B)-asan $(B)-ubsan $(B)-tsan $(B)-fuzz compile_commands.json
+	rm -rf $(B) $(B)-clang $(B)-asan $(B)-ubsan $(B)-tsan $(B)-fuzz $(B)-arm64 compile_commands.json
 
 help:
 	@sed -n 's/^##/ /p' $(firstword $(MAKEFILE_LIST))
 ## all          the program, $(B)/ingle
 ## tests        the unit test programs and check_kern, not run
 ## check        layers, tidy, unit tests, kernels: minutes
-## check-full   check, then again with clang and under the three sanitizers, then the next three
+## check-full   check, then again with clang and under the three sanitizers, then the rest
 ## check-templates   real chat templates against the hashes of what transformers makes of them
 ## check-tokenizers  every tokenizer that can be had against the Hugging Face package: half an hour
 ## check-kill   downloads killed at a hundred random moments, and what the next start makes of it
 ## check-torture   every allocation and every call on a file fails once; `check` does a sample
 ## check-asan   unit tests and kernels under AddressSanitizer; -ubsan, -tsan likewise
+## check-arm64  unit tests and kernels for 64-bit ARM under qemu
 ## fuzz         every tests/fuzz/fuzz_*.c for MINUTES (1) each, with clang; FUZZ="gguf json": these
 ## bench        ingle bench MODEL=path
 ## bench-kern   time every kernel variant

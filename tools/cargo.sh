@@ -9,7 +9,7 @@ new_enough() { # $1: a cargo
 }
 
 found=
-for cargo in "$(command -v cargo)" /usr/bin/cargo /usr/bin/cargo-1.* /usr/lib/rust-1.*/bin/cargo; do
+for cargo in ${IG_CARGO-} "$(command -v cargo)" /usr/bin/cargo /usr/bin/cargo-1.* /usr/lib/rust-1.*/bin/cargo; do
     if [ -x "$cargo" ] && new_enough "$cargo"; then found=$cargo; break; fi
 done
 if [ -z "$found" ]; then

@@ -160,7 +160,7 @@ enum {
     IG_CPU_NEON_DOTPROD = 1 << 7,
 };
 
-/* From cpuid and xgetbv, then cut down by INGLE_CPU=scalar|avx2|avx512|native (tests). */
+/* From cpuid and xgetbv, then cut down by INGLE_CPU=scalar|avx2|avx512|neon|native (tests). */
 uint32_t ig_cpu_features(void);
 /* Cores this process may use: affinity mask and cgroup v2 cpu.max, at least 1. */
 int ig_cpu_count(void);

@@ -24,6 +24,7 @@ static bool kernel_says(const char *flag) {
 
 TEST(inner_the_features_are_those_the_kernel_names) {
     if (getenv("INGLE_CPU")) SKIP("INGLE_CPU is set");
+    if (ig_test_emulator()) SKIP("/proc/cpuinfo describes another machine");
     uint32_t f = ig_cpu_features();
     bool avx512 = kernel_says("avx512f") && kernel_says("avx512bw") && kernel_says("avx512dq") &&
                   kernel_says("avx512vl");
@@ -43,6 +44,7 @@ TEST(each_word_of_the_mask_is_known_and_no_other) {
     CHECK(ig_cpu_mask_from("scalar", &mask) && mask == 0);
     CHECK(ig_cpu_mask_from("avx2", &mask) && mask == avx2);
     CHECK(ig_cpu_mask_from("avx512", &mask) && mask == (avx2 | IG_CPU_AVX512));
+    CHECK(ig_cpu_mask_from("neon", &mask) && mask == IG_CPU_NEON);
     CHECK(ig_cpu_mask_from("native", &mask) && mask == UINT32_MAX);
     mask = 7;
     CHECK(!ig_cpu_mask_from("AVX2", &mask) && !ig_cpu_mask_from("", &mask));

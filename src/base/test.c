@@ -108,6 +108,11 @@ bool ig_test_aborts(void (*run)(void)) {
     return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
 }
 
+const char *ig_test_emulator(void) {
+    const char *name = getenv("INGLE_TEST_EMU");
+    return name && *name ? name : NULL;
+}
+
 int ig_test_rerun(const char *filter, const char *name, const char *value, char *out, size_t cap) {
     int ends[2];
     out[0] = '\0';
@@ -120,7 +125,12 @@ int ig_test_rerun(const char *filter, const char *name, const char *value, char 
         close(ends[0]);
         close(ends[1]);
         if (name) setenv(name, value, 1);
-        execl("/proc/self/exe", "rerun", "-v", filter, (char *)NULL);
+        const char *emulator = ig_test_emulator();
+        char self[4096] = "";
+        if (emulator && readlink("/proc/self/exe", self, sizeof self - 1) > 0)
+            execlp(emulator, emulator, "-0", "rerun", self, "-v", filter, (char *)NULL);
+        else
+            execl("/proc/self/exe", "rerun", "-v", filter, (char *)NULL);
         _exit(127);
     }
     close(ends[1]);

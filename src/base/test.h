@@ -27,6 +27,10 @@ bool ig_test_aborts(void (*run)(void));
  * is in `out`, cut to cap. */
 int ig_test_rerun(const char *filter, const char *name, const char *value, char *out, size_t cap);
 
+/* The program that this one is run by when it is for another machine (qemu-user), from INGLE_TEST_EMU; else NULL.
+ * What /proc says is then that program's. */
+const char *ig_test_emulator(void);
+
 #define TEST(id)                                                                       \
     static void test_##id(void);                                                       \
     static ig_test node_##id = {#id, __FILE__, test_##id, NULL};                       \

@@ -21,7 +21,8 @@ static bool read_golden(const ig_safetensors *g, const char *what, int i, void *
 
 static void log_softmax(double *y, const float *x) {
     double top = (double)x[0], sum = 0;
-    for (int i = 1; i < VOCAB; i++) top = fmax(top, (double)x[i]);
+    for (int i = 1; i < VOCAB; i++)
+        if ((double)x[i] > top) top = (double)x[i]; /* not fmax: gcc 12 for arm64 crashes on its loop */
     for (int i = 0; i < VOCAB; i++) sum += exp((double)x[i] - top);
     for (int i = 0; i < VOCAB; i++) y[i] = (double)x[i] - top - log(sum);
 }

@@ -62,6 +62,14 @@ static inline float vf_max_of(vf a) {
     return m0 > m1 ? m0 : m1;
 }
 static inline vf vf_from_f16(const uint16_t *p) { VF_EACH(ig_f16_to_f32(p[i])); }
+static inline vf vf_from_bf16(const uint16_t *p) {
+    vf y;
+    for (int i = 0; i < 8; i++) {
+        uint32_t u = (uint32_t)p[i] << 16;
+        memcpy(&y.v[i], &u, 4);
+    }
+    return y;
+}
 static inline void vf_to_f16(uint16_t *p, vf a) {
     for (int i = 0; i < 8; i++) p[i] = ig_f32_to_f16(a.v[i]);
 }
