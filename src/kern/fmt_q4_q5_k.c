@@ -12,9 +12,6 @@ FMT_DECLARE(q4_k);
 FMT_DECLARE(q5_k);
 
 enum { GROUP = 256, SCALES_AT = 4, CODES_AT = 16 }; /* in the file */
-INLINE int file_bytes(const int bits) {
-    return CODES_AT + 32 * bits;
-}
 /* In a panel: of a block, and of a group. */
 INLINE int sc_at(const int bits) {
     return bits * 64;
@@ -69,7 +66,7 @@ FMT_LINEAR(q5_k, add_q8_min, GROUP, Q5_K_BYTES)
 
 #ifdef SIMD_REFERENCE
 INLINE void pack(uint8_t *panel, const uint8_t *row, int lane, int n_cols, const int bits) {
-    for (int g = 0; g < n_cols / GROUP; g++, row += file_bytes(bits)) {
+    for (int g = 0; g < n_cols / GROUP; g++, row += CODES_AT + 32 * bits) {
         for (int j = 0; j < 8; j++, panel += block_bytes(bits)) {
             uint8_t code[32];
             codes_of_file(code, row, j, bits);
