@@ -184,16 +184,15 @@ static ig_hub_server *note_server(const char *path, const char *model, const cha
     return s;
 }
 
-/* Until a signal came (0), or the engine hangs (70): it has work, and no step ends. What it says itself of when its
- * step began is not asked: it may hang before it has said so. */
+/* Until a signal came (0), or the engine hangs (70): it has work, and no step ends. What it says itself is not
+ * asked, neither what runs nor when its step began: it may hang before it has said so. */
 static int watch(const serve_options *o, ig_engine *e) {
     static const char *const stages[] = {"schedule", "forward", "sample"};
     uint64_t n_steps = 0, since = ig_clock_ns();
     while (!ig_signals_wait(WATCH_MS)) {
         const ig_engine_stats st = ig_engine_stats_of(e);
         const uint64_t now = ig_clock_ns();
-        const bool busy = st.n_running + st.n_queued > 0 || st.step_started_ns;
-        if (!busy || st.n_steps != n_steps) {
+        if (st.n_open == 0 || st.n_steps != n_steps) {
             n_steps = st.n_steps;
             since = now;
         }

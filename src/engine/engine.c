@@ -375,7 +375,9 @@ static ig_status hand_over(ig_engine *e, ig_gen *g, ig_err *err) {
     free_dead(e);
     g->submit_ns = ig_clock_ns();
     bool room = atomic_fetch_add(&e->n_queued, 1) < queue_max;
+    atomic_fetch_add(&e->n_open, 1);
     if (room && ig_queue_push(e->inbox, &g)) return IG_OK;
+    atomic_fetch_sub(&e->n_open, 1);
     atomic_fetch_sub(&e->n_queued, 1);
     ig_gen_free(g);
     if (atomic_load(&e->stopping)) return ig_fail(err, IG_ECANCELED, "the engine is stopping");
@@ -438,6 +440,7 @@ ig_engine_stats ig_engine_stats_of(ig_engine *e) {
     ig_engine_stats s = {
         .n_running = atomic_load(&c->n_running),
         .n_queued = atomic_load(&e->n_queued),
+        .n_open = atomic_load(&e->n_open),
         .n_prefilling = atomic_load(&c->n_prefilling),
         .n_slots = e->plan.n_slots,
         .n_ctx = e->plan.n_ctx,

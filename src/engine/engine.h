@@ -122,6 +122,7 @@ ig_gen_stats ig_gen_stats_of(const ig_gen *g);
 typedef enum ig_engine_stage { IG_STAGE_SCHEDULE, IG_STAGE_FORWARD, IG_STAGE_SAMPLE } ig_engine_stage;
 
 typedef struct ig_engine_stats {
+    int n_open; /* submitted and not yet ended: counted at both doors, so true even while the engine hangs */
     int n_running, n_queued, n_prefilling, n_slots, n_ctx, n_threads;
     uint64_t n_steps, n_rows, n_prompt_tokens, n_cached_tokens, n_generated_tokens;
     uint64_t n_canceled, n_failed, n_done;

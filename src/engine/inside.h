@@ -143,6 +143,7 @@ struct ig_engine {
     /* Between threads. */
     ig_queue *inbox;        /* ig_gen *; closed at stop */
     _Atomic int n_queued;   /* submitted and not yet begun */
+    _Atomic int n_open;     /* submitted and not yet ended, wherever they are */
     _Atomic(ig_gen *) dead; /* the last reference was the engine's: freed by the next caller */
     _Atomic bool stopping;
     ig_engine_counts counts;

@@ -73,6 +73,7 @@ void ig_sched_finish(ig_engine *e, ig_gen *g, ig_finish how, const char *error) 
     else if (how == IG_FINISH_FAILED) atomic_fetch_add(&c->n_failed, 1);
     else atomic_fetch_add(&c->n_done, 1);
     ig_engine_count(e); /* whoever sees the end sees its blocks free */
+    atomic_fetch_sub(&e->n_open, 1);
     atomic_store(&g->state, IG_GEN_DONE);
     atomic_store_explicit(&g->finish, (int)how, memory_order_release);
     ig_gen_tell(g);

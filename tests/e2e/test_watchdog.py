@@ -39,6 +39,16 @@ def test_an_engine_that_hangs_is_told_to_all_and_ends_the_program(start_server, 
     assert "stage=" in line and "step=" in line and "limit_s=1" in line
 
 
+def test_an_engine_that_hangs_before_its_first_step_is_noticed_too(start_server, tiny_model, hang_library, tmp_path):
+    mark = tmp_path / "hang"
+    server = start_server("--watchdog", "1", model=tiny_model, env={"LD_PRELOAD": hang_library, "HANG_FILE": str(mark)})
+    assert server.chat().status_code == 200
+    mark.touch()  # nothing runs: the next request finds the thread dead
+    reply = server.chat()
+    assert reply.status_code == 500 and reply.json()["error"]["code"] == "engine_failed"
+    assert server.process.wait(60) == 70
+
+
 def test_a_busy_engine_is_no_hanging_one(start_server, tiny_model):
     server = start_server("--watchdog", "1", model=tiny_model)
     for _ in range(3):
