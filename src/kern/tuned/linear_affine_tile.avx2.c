@@ -1,19 +1,17 @@
-/* linear_affine_tile: MLX affine codes of 2, 3 and 5 bits with int8 activations, 1 to 6 rows by 16 outputs at once.
- * As linear_q4_tile, with the codes put together from planes: a block's maddubs of 2 or 3 bits sum to at most
- * 8 * 2 * 7 * 127 in int16, with 5 bits half a block's. The kinds of scales share a body: which it is shows once
- * a block, and the widths are enough copies. */
+/* linear_affine_tile: MLX affine codes of 2 and 3 bits with int8 activations, 1 to 6 rows by 16 outputs at once.
+ * As linear_q4_tile, with the codes put together from planes: a block's maddubs sum to at most 8 * 2 * 7 * 127 in
+ * int16. The kinds of scales share a body: which it is shows once a block, and the widths are enough copies. */
 #include "kern/tuned/tile.avx2.h"
 
 #define ROWS SIX_ROWS
 
-/* Codes of inputs 4 t to 4 t + 3: of 2 and 3 bits v holds those of a run of 16, of 5 bits nibbles; high a plane of
- * the top bit of all. */
+/* Codes of inputs 4 t to 4 t + 3: v holds the low two bits of a run of 16, high a plane of the third bit of all. */
 INLINE __m256i codes(__m256i v, __m256i high, const int t, const int bits) {
-    const int shift = bits == 5 ? t / 4 * 4 : t % 4 * 2, top = bits - 1;
-    v = _mm256_and_si256(shift ? _mm256_srli_epi16(v, shift) : v, _mm256_set1_epi8(bits == 5 ? 15 : 3));
+    const int shift = t % 4 * 2;
+    v = _mm256_and_si256(shift ? _mm256_srli_epi16(v, shift) : v, _mm256_set1_epi8(3));
     if (bits == 2) return v;
-    high = t < top ? _mm256_slli_epi16(high, top - t) : _mm256_srli_epi16(high, t - top);
-    return _mm256_or_si256(v, _mm256_and_si256(high, _mm256_set1_epi8((char)(1 << top))));
+    high = t < 2 ? _mm256_slli_epi16(high, 2 - t) : _mm256_srli_epi16(high, t - 2);
+    return _mm256_or_si256(v, _mm256_and_si256(high, _mm256_set1_epi8(4)));
 }
 
 /* n rows from `row` on, n_groups groups of n_in blocks. `stream`: the panel comes from memory, ask ahead. */
@@ -30,9 +28,7 @@ INLINE void rows_tile(float *tile, const uint8_t *w, const ig_act *x, int row, i
             if (stream) ask_ahead(w, size);
             __m256i high0 = ones, high1 = ones; /* not read for 2 bits */
             if (bits != 2) high0 = bytes32(w + size - 64), high1 = bytes32(w + size - 32);
-#define X(r)                                                        \
-    __m256i s##r##0 = _mm256_setzero_si256(), s##r##1 = s##r##0;    \
-    __m256i h##r##0 = s##r##0, h##r##1 = s##r##0;
+#define X(r) __m256i s##r##0 = _mm256_setzero_si256(), s##r##1 = s##r##0;
             ROWS(X)
 #undef X
 #define X(r)                                                                        \
@@ -48,40 +44,17 @@ INLINE void rows_tile(float *tile, const uint8_t *w, const ig_act *x, int row, i
         const int at = 4 * (t);                                                                \
         ROWS(X)                                                                                \
     } while (0)
-#define VECTORS(place) const __m256i v0 = bytes32(w + (place) * 64), v1 = bytes32(w + (place) * 64 + 32)
 #define RUN(i)                                                                                 \
     do {                                                                                       \
-        VECTORS(i);                                                                            \
+        const __m256i v0 = bytes32(w + (i) * 64), v1 = bytes32(w + (i) * 64 + 32);             \
         GROUP(4 * i);                                                                          \
         GROUP(4 * i + 1);                                                                      \
         GROUP(4 * i + 2);                                                                      \
         GROUP(4 * i + 3);                                                                      \
     } while (0)
-#define NIBBLES(j)                                                                             \
-    do {                                                                                       \
-        VECTORS(j);                                                                            \
-        GROUP(j);                                                                              \
-        GROUP(j + 4);                                                                          \
-    } while (0)
-#define WIDEN(r)                                                                                    \
-    if (n > r) {                                                                                    \
-        h##r##0 = _mm256_madd_epi16(s##r##0, ones), h##r##1 = _mm256_madd_epi16(s##r##1, ones);     \
-        s##r##0 = s##r##1 = _mm256_setzero_si256();                                                 \
-    }
-            if (bits == 5) {
-                NIBBLES(0);
-                NIBBLES(1);
-                ROWS(WIDEN)
-                NIBBLES(2);
-                NIBBLES(3);
-            } else {
-                RUN(0);
-                RUN(1);
-            }
-#undef WIDEN
-#undef NIBBLES
+            RUN(0);
+            RUN(1);
 #undef RUN
-#undef VECTORS
 #undef GROUP
 #undef X
             __m256 d0, d1, m0, m1;
@@ -97,8 +70,6 @@ INLINE void rows_tile(float *tile, const uint8_t *w, const ig_act *x, int row, i
         const size_t i = (size_t)r * per_row;                                                                \
         const __m256 vs = _mm256_broadcast_ss(scale + i), vm = _mm256_broadcast_ss(sum + i);                 \
         s##r##0 = _mm256_madd_epi16(s##r##0, ones), s##r##1 = _mm256_madd_epi16(s##r##1, ones);              \
-        if (bits == 5)                                                                                       \
-            s##r##0 = _mm256_add_epi32(s##r##0, h##r##0), s##r##1 = _mm256_add_epi32(s##r##1, h##r##1);      \
         f##r##0 = _mm256_fmadd_ps(d0, _mm256_mul_ps(vs, _mm256_cvtepi32_ps(s##r##0)), f##r##0);              \
         f##r##1 = _mm256_fmadd_ps(d1, _mm256_mul_ps(vs, _mm256_cvtepi32_ps(s##r##1)), f##r##1);              \
         f##r##0 = _mm256_fmadd_ps(m0, vm, f##r##0), f##r##1 = _mm256_fmadd_ps(m1, vm, f##r##1);              \
@@ -121,10 +92,8 @@ INLINE void rows_tile(float *tile, const uint8_t *w, const ig_act *x, int row, i
     rows_tile(tile + (r) * 16, panel, x, row + (r), n_groups, n_in, is_f32, n, bits, stream)
 #define TILE_2(r, n, stream) TILE_OF(r, n, 2, stream)
 #define TILE_3(r, n, stream) TILE_OF(r, n, 3, stream)
-#define TILE_5(r, n, stream) TILE_OF(r, n, 5, stream)
 BODY(2)
 BODY(3)
-BODY(5)
 
 #define WIDTH(X, bits)                                \
     X(affine##bits##g32, linear_##bits, 1, false)     \
@@ -135,7 +104,6 @@ BODY(5)
     X(affine##bits##g128_f32, linear_##bits, 4, true)
 WIDTH(TILE_FUNCTION, 2)
 WIDTH(TILE_FUNCTION, 3)
-WIDTH(TILE_FUNCTION, 5)
 
-static const ig_kern kerns[] = {WIDTH(TILE_KERN, 2) WIDTH(TILE_KERN, 3) WIDTH(TILE_KERN, 5)};
+static const ig_kern kerns[] = {WIDTH(TILE_KERN, 2) WIDTH(TILE_KERN, 3)};
 KERN_EXPORT(linear_affine_tile, kerns);

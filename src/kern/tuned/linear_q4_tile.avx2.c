@@ -110,13 +110,20 @@ INLINE void linear(float *tile, const uint8_t *panel, const ig_act *x, int row, 
 #undef TILE
 }
 /* The group sizes of MLX share one body. */
-#define AFFINE_BODY(name, from)                                                                        \
-    static __attribute__((noinline)) void name(float *tile, const uint8_t *panel, const ig_act *x,     \
-                                               int row, int m, int n_cols, int n_in) {                 \
-        linear(tile, panel, x, row, m, n_cols, n_in, 4, from);                                         \
+#define AFFINE_BODY(bits, suffix, from)                                                                       \
+    static __attribute__((noinline)) void linear_##bits##suffix(float *tile, const uint8_t *panel,            \
+                                                                const ig_act *x, int row, int m, int n_cols,  \
+                                                                int n_in) {                                   \
+        linear(tile, panel, x, row, m, n_cols, n_in, bits, from);                                             \
     }
-AFFINE_BODY(linear_affine, BF16)
-AFFINE_BODY(linear_affine_f32, FLOAT)
+AFFINE_BODY(4, , BF16)
+AFFINE_BODY(4, _f32, FLOAT)
+AFFINE_BODY(5, , BF16)
+AFFINE_BODY(5, _f32, FLOAT)
+#define AFFINE(X, bits, suffix)                             \
+    X(affine##bits##g32##suffix, linear_##bits##suffix, 1)  \
+    X(affine##bits##g64##suffix, linear_##bits##suffix, 2)  \
+    X(affine##bits##g128##suffix, linear_##bits##suffix, 4)
 
 #define ALL(X)                                                                              \
     X(q4_0, linear, 1, 4, D)                                                                \
@@ -125,12 +132,7 @@ AFFINE_BODY(linear_affine_f32, FLOAT)
     X(q5_1, linear, 1, 5, D_M)                                                              \
     X(q4_k, linear, 8, 4, D_SC_MN)                                                          \
     X(q5_k, linear, 8, 5, D_SC_MN)                                                          \
-    X(affine4g32, linear_affine, 1)                                                         \
-    X(affine4g64, linear_affine, 2)                                                         \
-    X(affine4g128, linear_affine, 4)                                                        \
-    X(affine4g32_f32, linear_affine_f32, 1)                                                 \
-    X(affine4g64_f32, linear_affine_f32, 2)                                                 \
-    X(affine4g128_f32, linear_affine_f32, 4)
+    AFFINE(X, 4, ) AFFINE(X, 4, _f32) AFFINE(X, 5, ) AFFINE(X, 5, _f32)
 ALL(TILE_FUNCTION)
 
 static const ig_kern kerns[] = {ALL(TILE_KERN)};
