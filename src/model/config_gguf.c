@@ -172,3 +172,15 @@ ig_status ig_gguf_read_window(ig_model_config *c, const ig_gguf *g, const char *
     for (int i = 0; i < c->n_layers && !c->window; i++) c->windowed[i] = 0;
     return IG_OK;
 }
+
+ig_status ig_gguf_read_plain(ig_model_config *out, const ig_gguf *g, const char *arch, ig_err *err) {
+    ig_model_config c = {.embed_scale = 1.0f, .rope[IG_ROPE_FULL].base = 10000.0};
+    ig_status st = ig_gguf_read_sizes(&c, g, arch, err);
+    if (!st) st = ig_gguf_read_rope(&c, g, arch, err);
+    if (!st) st = ig_gguf_read_window(&c, g, arch, 0, 0, err);
+    if (st) return st;
+    c.attention_scale = 1.0f / sqrtf((float)c.head_dim);
+    if ((st = ig_config_check(&c, ig_gguf_path(g), err))) return st;
+    *out = c;
+    return IG_OK;
+}

@@ -22,15 +22,7 @@ static const ig_weight_spec layer_rows[] = {
 static const ig_weight_spec top_rows[] = {IG_ROWS_TOP(), IG_ROWS_END};
 
 static ig_status config(ig_model_config *out, const ig_gguf *g, ig_err *err) {
-    ig_model_config c = {.embed_scale = 1.0f, .rope[IG_ROPE_FULL].base = 10000.0};
-    ig_status st = ig_gguf_read_sizes(&c, g, "qwen2", err);
-    if (!st) st = ig_gguf_read_rope(&c, g, "qwen2", err);
-    if (!st) st = ig_gguf_read_window(&c, g, "qwen2", 0, 0, err);
-    if (st) return st;
-    c.attention_scale = 1.0f / sqrtf((float)c.head_dim);
-    if ((st = ig_config_check(&c, ig_gguf_path(g), err))) return st;
-    *out = c;
-    return IG_OK;
+    return ig_gguf_read_plain(out, g, "qwen2", err);
 }
 
 /* ---- the same from config.json ------------------------------------------------------------------------- */

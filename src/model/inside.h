@@ -200,6 +200,8 @@ ig_status ig_gguf_read_rope(ig_model_config *c, const ig_gguf *g, const char *ar
 /* window (absent: or_else) and windowed: from the file's pattern, else every `every`-th layer sees all, 0: none. */
 ig_status ig_gguf_read_window(ig_model_config *c, const ig_gguf *g, const char *arch, int or_else, int every,
                               ig_err *err);
+/* All three and the check, for a family with none of its own scales: Llama and those with its settings. */
+ig_status ig_gguf_read_plain(ig_model_config *out, const ig_gguf *g, const char *arch, ig_err *err);
 
 /* config.json: text is where the text model's settings are, root itself unless it is a wrapper. */
 struct ig_hf {
