@@ -453,7 +453,6 @@ ig_engine_stats ig_engine_stats_of(ig_engine *e) {
         .n_canceled = atomic_load(&c->n_canceled),
         .n_failed = atomic_load(&c->n_failed),
         .n_done = atomic_load(&c->n_done),
-        .step_started_ns = atomic_load(&c->step_started_ns),
         .stage = (ig_engine_stage)atomic_load(&c->stage),
         .n_step_rows = atomic_load(&c->n_step_rows),
         .kv = {.n_groups = e->model.kv.n_groups,

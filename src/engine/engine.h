@@ -126,7 +126,6 @@ typedef struct ig_engine_stats {
     int n_running, n_queued, n_prefilling, n_slots, n_ctx, n_threads;
     uint64_t n_steps, n_rows, n_prompt_tokens, n_cached_tokens, n_generated_tokens;
     uint64_t n_canceled, n_failed, n_done;
-    uint64_t step_started_ns; /* 0: idle. A watchdog reads it: no step may take minutes */
     ig_engine_stage stage;    /* where in the step the engine is, */
     int n_step_rows;          /* and with how many rows */
     ig_kv_stats kv;

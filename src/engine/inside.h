@@ -107,7 +107,7 @@ void ig_gen_tell(ig_gen *g); /* engine thread: something became visible */
 typedef struct ig_engine_counts {
     _Atomic int n_running, n_prefilling, stage, n_step_rows, n_free[IG_KV_GROUPS_MAX], n_cached[IG_KV_GROUPS_MAX];
     _Atomic uint64_t n_steps, n_rows, n_prompt_tokens, n_cached_tokens, n_generated_tokens, n_canceled,
-        n_failed, n_done, n_paused, step_started_ns, n_lookup_tokens, n_hit_tokens, n_evicted;
+        n_failed, n_done, n_paused, n_lookup_tokens, n_hit_tokens, n_evicted;
 } ig_engine_counts;
 
 /* What a step costs: row_ns for a row and key_ns for a key that it sees in one layer, by least squares over the

@@ -67,7 +67,6 @@ static ig_status run(ig_engine *e, ig_gen *const *gens, int n, ig_err *err) {
     uint64_t start = ig_clock_ns();
 
     ig_batch_fill(e, gens, n, &rows);
-    atomic_store_explicit(&e->counts.step_started_ns, start ? start : 1, memory_order_relaxed);
     atomic_store_explicit(&e->counts.n_step_rows, rows.n_rows, memory_order_relaxed);
     atomic_store_explicit(&e->counts.stage, IG_STAGE_FORWARD, memory_order_relaxed);
     ig_status st = e->model.forward(e->model.ud, &e->arena, &rows, e->logits, err);
@@ -111,7 +110,6 @@ bool ig_engine_turn(ig_engine *e) {
         }
     }
     bool busy = e->n_running > 0 || e->waiting;
-    if (!busy) atomic_store_explicit(&e->counts.step_started_ns, 0, memory_order_relaxed);
     ig_engine_count(e);
     return busy;
 }

@@ -328,7 +328,7 @@ static void wait_idle(void) {
     const struct timespec nap = {.tv_nsec = 2000000};
     for (int i = 0; i < 2000; i++) {
         ig_engine_stats st = ig_engine_stats_of(served.engine);
-        if (st.n_running + st.n_queued == 0 && st.step_started_ns == 0) break;
+        if (st.n_running + st.n_queued + st.n_open == 0) break;
         nanosleep(&nap, NULL);
     }
     nanosleep(&nap, NULL);
