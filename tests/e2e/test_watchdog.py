@@ -22,17 +22,16 @@ def test_an_engine_that_hangs_is_told_to_all_and_ends_the_program(start_server, 
     server = start_server("--watchdog", "1", "--batch", "1", model=tiny_model, env={"LD_PRELOAD": hang_library, "HANG_FILE": str(mark)})
     assert server.chat().status_code == 200
     streamed = open_request(server, {**LONG, "stream": True, "max_tokens": 200})
-    read_events(streamed, 2)
+    got = read_events(streamed, 2)  # with what else had come: on a busy machine that can be the whole answer
     mark.touch()
     whole = []
     t = threading.Thread(target=lambda: whole.append(server.chat(max_tokens=200)))
     t.start()
-    got = b""
     while more := streamed.recv(65536):
         got += more
     t.join(60)
     if b"[DONE]" not in got:  # it may have ended before the mark was seen
-        assert b'"code":"engine_failed"' in got and b'"finish_reason":"' not in got
+        assert b'"code":"engine_failed"' in got and b'"finish_reason":"' not in got, got[-400:]
     assert whole[0].status_code == 500 and whole[0].json()["error"]["code"] == "engine_failed"
     assert server.process.wait(60) == 70
     line = next(line for line in server.log if "engine_stuck" in line)
