@@ -15,7 +15,7 @@ static int wake[2] = {-1, -1};
 static void note(int sig) {
     int was = errno;
     if (ig_signal_seen) _exit(128 + sig);
-    ig_signal_seen = sig;
+    __atomic_store_n(&ig_signal_seen, sig, __ATOMIC_RELAXED); /* threads of a download read it */
     if (write(wake[1], "", 1) < 0) { /* the flag is set; whoever polls sees it at the next turn */
     }
     errno = was;

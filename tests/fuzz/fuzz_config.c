@@ -2,28 +2,12 @@
  *
  * What is accepted must keep within the bounds of model.h; what is refused must say why. Then the weights are
  * bound, which ends at a tensor that is not there, but not in a crash, whatever sizes the settings name. */
+#include "folder.h"
 #include "model/model.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n);
-
-static char home[64], file_path[96];
-
-static void drop_folder(void) {
-    unlink(file_path);
-    snprintf(file_path, sizeof file_path, "%s/model.safetensors", home);
-    unlink(file_path);
-    rmdir(home);
-}
-
-static void write_file(const void *p, size_t n) {
-    FILE *f = fopen(file_path, "w");
-    ig_assert(f != NULL && fwrite(p, 1, n, f) == n && fclose(f) == 0);
-}
 
 static void make_folder(void) {
     static const char head[] = "{\"model.embed_tokens.weight\":{\"dtype\":\"F32\",\"shape\":[1,8],"
@@ -32,12 +16,7 @@ static void make_folder(void) {
     const uint64_t length = sizeof head - 1;
     memcpy(bytes, &length, 8);
     memcpy(bytes + 8, head, length);
-    snprintf(home, sizeof home, "/tmp/ig-fuzz-XXXXXX");
-    ig_assert(mkdtemp(home) != NULL);
-    snprintf(file_path, sizeof file_path, "%s/model.safetensors", home);
-    write_file(bytes, sizeof bytes);
-    snprintf(file_path, sizeof file_path, "%s/config.json", home);
-    atexit(drop_folder);
+    fuzz_write("model.safetensors", bytes, sizeof bytes);
 }
 
 static void check_config(const ig_model_config *c) {
@@ -58,10 +37,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n) {
     ig_model *m = NULL;
     ig_model_info info;
     ig_err err = {0};
-    if (!home[0]) make_folder();
-    write_file(p, n);
+    if (!fuzz_home[0]) make_folder();
+    fuzz_write("config.json", p, n);
     ig_log_set_level(IG_LOG_ERROR);
-    if (ig_snapshot_open(&s, home, &err) != IG_OK) {
+    if (ig_snapshot_open(&s, fuzz_home, &err) != IG_OK) {
         ig_assert(err.msg[0] && !s);
         return 0;
     }
