@@ -57,7 +57,10 @@ def strings(items):
     return struct.pack("<IQ", STRING, len(items)) + b"".join(map(string, items))
 
 
-def write_gguf(path):
+def write_gguf(path, changes=(), bodies=()):
+    """`changes`: name to the encoded key, or None to leave it out; `bodies`: GGUF name to a tensor's bytes. A test's own faults."""
+    changes, bodies = dict(changes), dict(bodies)
+
     def number(name, v):
         return key(name, U32, struct.pack("<I", v))
     keys = [key("general.architecture", STRING, string("llama")), number("llama.block_count", 1), number("llama.context_length", CTX),
@@ -67,8 +70,12 @@ def write_gguf(path):
             key("tokenizer.ggml.tokens", ARRAY, strings(VOCAB)), key("tokenizer.ggml.merges", ARRAY, strings(MERGES)),
             key("tokenizer.ggml.token_type", ARRAY, struct.pack(f"<IQ{len(VOCAB)}i", I32, len(VOCAB), *(3 if t in SPECIAL else 1 for t in VOCAB))),
             number("tokenizer.ggml.eos_token_id", END), key("tokenizer.chat_template", STRING, string(TEMPLATE))]
+    names = [k[8:8 + int.from_bytes(k[:8], "little")].decode() for k in keys]
+    keys = [changes.pop(n, k) for n, k in zip(names, keys)] + list(changes.values())
+    keys = [k for k in keys if k is not None]
     infos, data = b"", b""
     for name, _, rows, cols, body in values():
+        body = bodies.get(name, body)
         dims = [cols] if rows == 1 else [cols, rows]
         infos += string(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, 0, len(data))
         data += body + bytes(-len(body) % 32)
@@ -77,7 +84,8 @@ def write_gguf(path):
     path.write_bytes(head + bytes(-len(head) % 32) + data)
 
 
-def write_snapshot(folder):
+def write_snapshot(folder, changes=()):
+    """`changes`: a setting of config.json to its value, or to None to leave it out."""
     folder.mkdir(exist_ok=True)
     header, data = {}, b""
     for _, name, rows, cols, body in values():
@@ -88,6 +96,7 @@ def write_snapshot(folder):
     config = {"model_type": "llama", "hidden_size": WIDTH, "intermediate_size": FFN, "num_hidden_layers": 1, "num_attention_heads": HEADS,
               "num_key_value_heads": KV_HEADS, "head_dim": DIM, "rms_norm_eps": 1e-5, "vocab_size": len(VOCAB),
               "max_position_embeddings": CTX, "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": True, "eos_token_id": END}
+    config = {k: v for k, v in {**config, **dict(changes)}.items() if v is not None}
     added = [{"id": VOCAB.index(t), "content": t, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
               "special": True} for t in SPECIAL]
     tokenizer = {"version": "1.0", "added_tokens": added, "normalizer": None,
