@@ -128,6 +128,29 @@ yyjson_mut_doc *ig_json_doc_make(bool *lost) {
     return yyjson_mut_doc_new(&alc);
 }
 
+yyjson_mut_val *ig_json_bytes(yyjson_mut_doc *doc, const char *p, size_t n) {
+    static const char replacement[] = "\xef\xbf\xbd";
+    size_t bad = 0;
+    if (ig_slice_utf8_valid((ig_slice){p, n}, &bad)) return yyjson_mut_strncpy(doc, p, n);
+    if (n > SIZE_MAX / 4) return NULL;
+    ig_buf out = ig_buf_init(3 * n);
+    bool good = ig_buf_reserve(&out, 3 * n);
+    while (good && n > 0) {
+        bool valid = ig_slice_utf8_valid((ig_slice){p, n}, &bad);
+        size_t n_good = valid ? n : bad, n_bad = valid ? 0 : 1;
+        good = ig_buf_add(&out, p, n_good) && (valid || ig_buf_add_str(&out, replacement));
+        p += n_good + n_bad;
+        n -= n_good + n_bad;
+    }
+    yyjson_mut_val *made = good ? yyjson_mut_strncpy(doc, out.p, out.n) : NULL;
+    ig_buf_free(&out);
+    return made;
+}
+
+bool ig_json_add_bytes(yyjson_mut_doc *doc, yyjson_mut_val *obj, const char *key, const char *text) {
+    return yyjson_mut_obj_add_val(doc, obj, key, ig_json_bytes(doc, text, strlen(text)));
+}
+
 yyjson_val *ig_json_get(yyjson_val *obj, const char *key) {
     yyjson_val *found = NULL, *name;
     size_t n = strlen(key), i, count;

@@ -111,3 +111,31 @@ TEST(zero_escapes_keep_their_length_and_big_integers_stay_exact) {
     CHECK(yyjson_get_uint(ig_json_get(root, "n")) == UINT64_MAX);
     yyjson_doc_free(doc);
 }
+
+TEST(any_bytes_can_be_written_and_those_that_are_no_utf8_are_replaced) {
+    static const char *const cases[][2] = {
+        {"", ""},
+        {"plain", "plain"},
+        {"\xc3\xa9", "\xc3\xa9"},
+        {"a\xff", "a\xef\xbf\xbd"},
+        {"\xff\xfe", "\xef\xbf\xbd\xef\xbf\xbd"},
+        {"x\xe2\x82", "x\xef\xbf\xbd\xef\xbf\xbd"}, /* half a character */
+        {"\xed\xa0\x80y", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbdy"},
+        {"\xc0\xafz", "\xef\xbf\xbd\xef\xbf\xbdz"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bool lost;
+        yyjson_mut_doc *doc = ig_json_doc_make(&lost);
+        yyjson_mut_val *root = yyjson_mut_obj(doc);
+        yyjson_mut_doc_set_root(doc, root);
+        char *text = strdup(cases[i][0]); /* heap: the sanitizer sees an overrun */
+        CHECK(ig_json_add_bytes(doc, root, "name", text));
+        free(text);
+        char *json = yyjson_mut_write(doc, 0, NULL), wanted[64];
+        snprintf(wanted, sizeof wanted, "{\"name\":\"%s\"}", cases[i][1]);
+        CHECK_MSG(json && strcmp(json, wanted) == 0, "%zu gives %s", i, json ? json : "nothing");
+        free(json);
+        yyjson_mut_doc_free(doc);
+    }
+    CHECK(!ig_json_bytes(NULL, "x", 1));
+}
