@@ -230,6 +230,7 @@ static bool start(ig_serve_prep *p, ig_serve_conn *c, ig_serve_job *job) {
     int n = job->kind == IG_SERVE_COMPLETION ? r->n_prompts : 1;
     for (int i = 0; i < n; i++) {
         ig_tokens prompt = {0};
+        if (atomic_load(&c->flags) & IG_CONN_GONE) return false; /* nobody waits for the rest of them */
         bool ok = prompt_tokens(p, job, i, &prompt) && submit(c, job, i, &prompt);
         ig_tokens_free(&prompt);
         if (!ok) return false; /* those that were submitted are cancelled with the job */

@@ -16,7 +16,13 @@ enum {
     /* To how many times its length a text may grow, and what is always allowed: a form makes at most 11 bytes
      * of one, a blank becomes 3 bytes. Steps that multiply could make a gigabyte of a word. */
     GROWTH_MAX = 16,
-    GROWTH_BYTES_FREE = 64 << 10
+    GROWTH_BYTES_FREE = 64 << 10,
+    MARKS_FROM = 0x300, /* no mark, nor what composes with the character before it, is below */
+    PARTS_FROM = 0xA0,  /* nor, below this one, anything that has parts */
+    PARTS_MAX = 32,     /* of one character; 18 is the most there is */
+    CLASSES = 256,      /* combining classes */
+    FEW_MARKS = 32,
+    PIECE_CHARS = 4096  /* gathered before they go out, at the next good place */
 };
 
 enum kind { FORM, PREPEND, REPLACE, REPLACE_MATCHES, LOWERCASE, STRIP };
@@ -200,15 +206,96 @@ static size_t find_late(ig_slice text, size_t at, size_t *next) {
     return *next = text.n;
 }
 
-static ig_status add_form_of(int form, ig_slice text, ig_buf *out, ig_err *err) {
-    utf8proc_uint8_t *made = NULL;
-    if (text.n == 0) return IG_OK;
-    utf8proc_ssize_t n =
-        utf8proc_map((const utf8proc_uint8_t *)text.p, (utf8proc_ssize_t)text.n, &made, form);
-    if (n < 0) return ig_fail(err, IG_ELIMIT, "normalizer: %s", utf8proc_errmsg(n));
-    bool good = ig_buf_add(out, made, (size_t)n);
-    free(made);
-    return good ? IG_OK : full(out, err);
+/* Characters of a text on their way into a form. */
+struct chars {
+    utf8proc_int32_t *c, *spare; /* one more than cap: utf8proc ends a text with a NUL */
+    size_t n, cap, cap_spare;
+};
+
+static void chars_free(struct chars *a) {
+    free(a->c);
+    free(a->spare);
+}
+
+static bool chars_reserve(utf8proc_int32_t **c, size_t *cap, size_t n) {
+    if (n <= *cap) return true;
+    size_t more = *cap * 2 > n ? *cap * 2 : n;
+    utf8proc_int32_t *grown = realloc(*c, (more + 1) * sizeof *grown);
+    if (!grown) return false;
+    *c = grown;
+    *cap = more;
+    return true;
+}
+
+static int class_of(utf8proc_int32_t c) {
+    return c < MARKS_FROM ? 0 : utf8proc_get_property(c)->combining_class;
+}
+
+/* A few marks: each goes behind the last one of its class or a lower one. */
+static void sort_few(utf8proc_int32_t *c, size_t n) {
+    for (size_t i = 1; i < n; i++) {
+        utf8proc_int32_t moved = c[i];
+        int of = class_of(moved);
+        size_t at = i;
+        for (; at > 0 && class_of(c[at - 1]) > of; at--) c[at] = c[at - 1];
+        c[at] = moved;
+    }
+}
+
+/* Many: by counting. Both keep the order within a class. */
+static void sort_many(utf8proc_int32_t *c, size_t n, utf8proc_int32_t *spare) {
+    size_t place[CLASSES + 1] = {0};
+    for (size_t i = 0; i < n; i++) place[class_of(c[i]) + 1]++;
+    for (int i = 0; i < CLASSES; i++) place[i + 1] += place[i];
+    for (size_t i = 0; i < n; i++) spare[place[class_of(c[i])]++] = c[i];
+    memcpy(c, spare, n * sizeof *c);
+}
+
+/* Unicode's canonical ordering. utf8proc has it too, but exchanges neighbours: n * n steps for n marks, minutes
+ * for a megabyte. */
+static bool sort_marks(struct chars *a) {
+    for (size_t at = 0, end; at < a->n; at = end + 1) {
+        for (end = at; end < a->n && class_of(a->c[end]) != 0;) end++;
+        if (end - at <= FEW_MARKS) {
+            sort_few(a->c + at, end - at);
+        } else {
+            if (!chars_reserve(&a->spare, &a->cap_spare, end - at)) return false;
+            sort_many(a->c + at, end - at, a->spare);
+        }
+    }
+    return true;
+}
+
+/* What was gathered goes out in its form. */
+static bool add_chars(struct chars *a, int form, ig_buf *out) {
+    if (a->n == 0) return true;
+    if (!sort_marks(a)) return false;
+    utf8proc_ssize_t n = utf8proc_reencode(a->c, (utf8proc_ssize_t)a->n, form);
+    a->n = 0;
+    return n >= 0 && ig_buf_add(out, a->c, (size_t)n);
+}
+
+static bool decompose(struct chars *a, utf8proc_int32_t c, int form) {
+    if (!chars_reserve(&a->c, &a->cap, a->n + PARTS_MAX)) return false;
+    if (c < PARTS_FROM) {
+        a->c[a->n++] = c;
+        return true;
+    }
+    utf8proc_ssize_t n = utf8proc_decompose_char(c, a->c + a->n, PARTS_MAX, form, NULL);
+    if (n < 0 || n > PARTS_MAX) return false;
+    a->n += (size_t)n;
+    return true;
+}
+
+/* Characters below MARKS_FROM begin anew: nothing is reordered or composed across the place before one. */
+static bool add_form_of(struct chars *a, int form, ig_slice text, ig_buf *out) {
+    for (size_t at = 0, len; at < text.n; at += len) {
+        (void)ig_utf8_next((const uint8_t *)text.p + at, text.n - at, &len);
+        uint32_t c = ig_char_at((const uint8_t *)text.p + at, len);
+        if (c < MARKS_FROM && a->n >= PIECE_CHARS && !add_chars(a, form, out)) return false;
+        if (!decompose(a, (utf8proc_int32_t)c, form)) return false;
+    }
+    return add_chars(a, form, out);
 }
 
 /* Each step appends its result to *out, or leaves *same: nothing changes.
@@ -220,13 +307,15 @@ static ig_status form(const struct step *s, ig_slice text, ig_buf *out, bool *sa
     *same = true;
     for (size_t i = 0; i < text.n && *same; i++) *same = (uint8_t)text.p[i] < low;
     if (*same) return IG_OK;
-    for (size_t at = 0, from, to; at < text.n; at = to) {
+    struct chars a = {0};
+    bool good = true;
+    for (size_t at = 0, from, to; good && at < text.n; at = to) {
         from = find_late(text, at, &to);
-        ig_status st = add_form_of(s->form, (ig_slice){text.p + at, from - at}, out, err);
-        if (st) return st;
-        if (!ig_buf_add(out, text.p + from, to - from)) return full(out, err);
+        good = add_form_of(&a, s->form, (ig_slice){text.p + at, from - at}, out) &&
+               ig_buf_add(out, text.p + from, to - from);
     }
-    return IG_OK;
+    chars_free(&a);
+    return good ? IG_OK : full(out, err);
 }
 
 static ig_status replace(const struct step *s, ig_slice text, ig_buf *out, bool *same, ig_err *err) {
