@@ -199,9 +199,9 @@ static int print_json(const bench *b, const ig_loaded *l, const figures *f) {
     yyjson_mut_val *root = yyjson_mut_obj(doc);
     yyjson_mut_doc_set_root(doc, root);
     yyjson_mut_obj_add_str(doc, root, "version", IG_VERSION);
-    yyjson_mut_obj_add_str(doc, root, "model", l->name);
+    ig_json_add_bytes(doc, root, "model", l->name);
     yyjson_mut_obj_add_uint(doc, root, "parameters", ig_model_n_params(b->model));
-    yyjson_mut_obj_add_str(doc, root, "cpu", ig_cpu_model());
+    ig_json_add_bytes(doc, root, "cpu", ig_cpu_model());
     yyjson_mut_obj_add_int(doc, root, "threads", l->n_threads);
     yyjson_mut_obj_add_int(doc, root, "runs", b->n_runs);
     yyjson_mut_obj_add_int(doc, root, "prompt_tokens", b->n_prompt);

@@ -93,7 +93,7 @@ static int encode(embed *e, const ig_loaded *l, int *longest) {
 /* %.9g brings an f32 back bit for bit. */
 static void print_json(const embed *e, const ig_loaded *l, int width, int n_dims) {
     yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
-    char *name = yyjson_mut_val_write(yyjson_mut_str(doc, l->name), 0, NULL);
+    char *name = yyjson_mut_val_write(ig_json_bytes(doc, l->name, strlen(l->name)), 0, NULL);
     printf("{\"object\":\"list\",\"model\":%s,\"data\":[", name ? name : "\"\"");
     for (int i = 0; i < e->n; i++) {
         printf("%s\n{\"object\":\"embedding\",\"index\":%d,\"embedding\":[", i ? "," : "", i);

@@ -246,7 +246,6 @@ static int run(get *g) {
     g->c.stop = &ig_signal_seen;
     ig_signals_note();
     signal(SIGPIPE, SIG_IGN); /* a server that left is an answer from send */
-    signal(SIGXFSZ, SIG_IGN); /* a file limit is an answer from write */
     if (ig_hub_repo_ask(&g->repo, &g->c, g->name.repo, g->revision, on_note, g, &err)) return fail(g, &err);
     if (ig_hub_choose(&g->choice, &g->repo, &want, &err)) {
         code = fail(g, &err);
@@ -290,7 +289,7 @@ static int find_name(get *g, const char *arg) {
                     : "\"%.200s\" is no repository and not in the cache; a hub calls models org/name",
             arg);
     for (int i = 0; i < l.n && several; i++)
-        if (l.v[i].repo && ig_library_has_words(l.v[i].name, arg)) fprintf(stderr, "  %s\n", l.v[i].name);
+        if (l.v[i].repo && ig_library_has_words(l.v[i].name, arg)) ig_app_list_name("", l.v[i].name);
     ig_hub_items_clear(&l);
     return code;
 }

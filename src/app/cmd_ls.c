@@ -46,32 +46,28 @@ static void print_table(const ig_hub_items *l, const ig_hub_facts *facts, const 
 
 static int print_json(const ig_hub_items *l, const ig_hub_facts *facts, const bool *shown) {
     const uint64_t usable = ig_memory_available_bytes() / 4 * 3;
-    yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
+    bool lost;
+    yyjson_mut_doc *doc = ig_json_doc_make(&lost);
     yyjson_mut_val *root = yyjson_mut_arr(doc);
     yyjson_mut_doc_set_root(doc, root);
     for (int i = 0; i < l->n; i++) {
         if (!shown[i]) continue;
         yyjson_mut_val *o = yyjson_mut_arr_add_obj(doc, root);
-        yyjson_mut_obj_add_str(doc, o, "name", l->v[i].name);
-        yyjson_mut_obj_add_str(doc, o, "path", l->v[i].path);
+        ig_json_add_bytes(doc, o, "name", l->v[i].name);
+        ig_json_add_bytes(doc, o, "path", l->v[i].path);
         yyjson_mut_obj_add_str(doc, o, "type", l->v[i].gguf ? "gguf" : "safetensors");
-        if (l->v[i].repo) yyjson_mut_obj_add_str(doc, o, "repo", l->v[i].repo);
-        if (l->v[i].commit) yyjson_mut_obj_add_str(doc, o, "commit", l->v[i].commit);
+        if (l->v[i].repo) ig_json_add_bytes(doc, o, "repo", l->v[i].repo);
+        if (l->v[i].commit) ig_json_add_bytes(doc, o, "commit", l->v[i].commit);
         yyjson_mut_obj_add_bool(doc, o, "current", l->v[i].current);
         yyjson_mut_obj_add_uint(doc, o, "bytes", l->v[i].bytes);
-        yyjson_mut_obj_add_str(doc, o, "architecture", facts[i].architecture);
+        ig_json_add_bytes(doc, o, "architecture", facts[i].architecture);
         yyjson_mut_obj_add_real(doc, o, "bits", facts[i].bits);
         yyjson_mut_obj_add_uint(doc, o, "context", facts[i].n_ctx);
         yyjson_mut_obj_add_bool(doc, o, "runs", facts[i].runs);
         yyjson_mut_obj_add_bool(doc, o, "fits", facts[i].runs && fits(&l->v[i], usable));
-        if (facts[i].why[0]) yyjson_mut_obj_add_str(doc, o, "why", facts[i].why);
+        if (facts[i].why[0]) ig_json_add_bytes(doc, o, "why", facts[i].why);
     }
-    char *text = yyjson_mut_write(doc, YYJSON_WRITE_PRETTY, NULL);
-    yyjson_mut_doc_free(doc);
-    if (!text) return ig_app_say(IG_EXIT_FAILED, "no memory, or a name that is no UTF-8");
-    puts(text);
-    free(text);
-    return IG_EXIT_OK;
+    return ig_app_print_json(doc, lost);
 }
 
 int ig_cmd_ls(int argc, char **argv) {
@@ -90,11 +86,12 @@ int ig_cmd_ls(int argc, char **argv) {
     ig_words words;
     ig_places places;
     ig_hub_items l;
-    int code, n_looked, n_shown = 0;
+    ig_err unsaved; /* that costs the next ls the time that this one took, and nothing else */
+    int code, n_shown = 0;
     if (!ig_options_parse(&c, argc, argv, &words, &code)) return code;
     ig_places_find(&places);
     if ((code = ig_library_list(&l, &places, all_revisions))) return code;
-    ig_hub_facts *facts = ig_library_facts(&l, &places, false, &n_looked);
+    ig_hub_facts *facts = ig_library_facts(&l, &places, false, &unsaved);
     bool *shown = calloc((size_t)l.n + 1, sizeof *shown);
     for (int i = 0; i < l.n && shown; i++) {
         shown[i] = true;
@@ -131,11 +128,12 @@ int ig_cmd_scan(int argc, char **argv) {
     ig_words words;
     ig_places places;
     ig_hub_items l;
-    int code, n_looked, n_run = 0;
+    ig_err unsaved;
+    int code, n_run = 0;
     if (!ig_options_parse(&c, argc, argv, &words, &code)) return code;
     ig_places_find(&places);
     if ((code = ig_library_list(&l, &places, true))) return code;
-    ig_hub_facts *facts = ig_library_facts(&l, &places, true, &n_looked);
+    ig_hub_facts *facts = ig_library_facts(&l, &places, true, &unsaved);
     if (!facts) {
         ig_hub_items_clear(&l);
         return ig_app_say(IG_EXIT_FAILED, "no memory");
@@ -150,5 +148,5 @@ int ig_cmd_scan(int argc, char **argv) {
         printf("%d models, %d run, %d do not\n", l.n, n_run, l.n - n_run);
     free(facts);
     ig_hub_items_clear(&l);
-    return IG_EXIT_OK;
+    return unsaved.code ? ig_app_fail(&unsaved) : IG_EXIT_OK;
 }

@@ -4,6 +4,7 @@
 #include "file/file.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -204,12 +205,15 @@ static parts_word parts_text(const ig_gguf *g) {
 }
 
 static void print_files(const facts *f) {
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s", path_of(f));
+    ig_text_calm(path, false);
     if (f->gguf)
-        printf("%-12s %s, %s%s, %d keys, %d tensors\n", "file", path_of(f),
+        printf("%-12s %s, %s%s, %d keys, %d tensors\n", "file", path,
                ig_size_text_of(ig_gguf_file_bytes(f->gguf)).s, parts_text(f->gguf).s, ig_gguf_n_keys(f->gguf),
                ig_gguf_n_tensors(f->gguf));
     else
-        printf("%-12s %s, %s in %d safetensors files, %d tensors\n", "folder", path_of(f),
+        printf("%-12s %s, %s in %d safetensors files, %d tensors\n", "folder", path,
                ig_size_text_of(ig_snapshot_weights_bytes(f->snapshot)).s, ig_snapshot_n_files(f->snapshot),
                ig_snapshot_n_tensors(f->snapshot));
 }
@@ -275,7 +279,7 @@ static void print_text(const facts *f) {
 }
 
 static void add_slice(yyjson_mut_doc *doc, yyjson_mut_val *to, const char *key, ig_slice s) {
-    if (s.n) yyjson_mut_obj_add_strn(doc, to, key, s.p, s.n);
+    if (s.n) yyjson_mut_obj_add_val(doc, to, key, ig_json_bytes(doc, s.p, s.n));
 }
 
 static void add_config(yyjson_mut_doc *doc, yyjson_mut_val *root, const facts *f) {
@@ -323,7 +327,7 @@ static int print_json(const facts *f) {
     yyjson_mut_doc *doc = ig_json_doc_make(&lost);
     yyjson_mut_val *root = yyjson_mut_obj(doc);
     yyjson_mut_doc_set_root(doc, root);
-    yyjson_mut_obj_add_str(doc, root, "path", path_of(f));
+    ig_json_add_bytes(doc, root, "path", path_of(f));
     yyjson_mut_obj_add_uint(doc, root, "file_bytes",
                             f->gguf ? ig_gguf_file_bytes(f->gguf) : ig_snapshot_weights_bytes(f->snapshot));
     add_slice(doc, root, "name", f->info.name);

@@ -93,7 +93,7 @@ int ig_library_find(const ig_hub_items *l, const char *arg, int *code) {
                  : "no model on this machine is called \"%.200s\"; `ingle ls` lists them",
                arg);
     for (int i = 0; i < l->n && n; i++)
-        if (ig_library_has_words(l->v[i].name, arg)) fprintf(stderr, "  %s\n", l->v[i].name);
+        if (ig_library_has_words(l->v[i].name, arg)) ig_app_list_name("", l->v[i].name);
     return -1;
 }
 
@@ -115,28 +115,30 @@ void ig_library_look(ig_hub_facts *out, const ig_hub_item *item) {
     if (!st && info.family) out->n_ctx = (uint64_t)info.config.n_ctx_train;
     out->runs = !st && info.family;
     if (!out->runs) snprintf(out->why, sizeof out->why, "%.255s", err.msg);
+    ig_text_calm(out->why, false); /* it may have been cut within a character */
     if (!out->runs && !*out->why) snprintf(out->why, sizeof out->why, "not a family that runs here");
     ig_gguf_close(gguf);
     ig_snapshot_close(snapshot);
 }
 
-ig_hub_facts *ig_library_facts(const ig_hub_items *l, const ig_places *p, bool fresh, int *n_looked) {
+ig_hub_facts *ig_library_facts(const ig_hub_items *l, const ig_places *p, bool fresh, ig_err *unsaved) {
+    int n_looked = 0;
     ig_hub_registry *known = NULL;
     ig_hub_facts *facts = calloc((size_t)l->n + 1, sizeof *facts);
-    *n_looked = 0;
+    *unsaved = (ig_err){.code = IG_OK};
     if (!facts) return NULL;
     if (*p->registry && !fresh && ig_hub_registry_open(&known, p->registry, NULL)) known = NULL;
     for (int i = 0; i < l->n; i++) {
         if (known && ig_hub_registry_get(known, &l->v[i], &facts[i])) continue;
         ig_library_look(&facts[i], &l->v[i]);
-        ++*n_looked;
+        n_looked += ig_hub_registry_keeps(&l->v[i]);
     }
     ig_hub_registry_close(known);
     char *slash = strrchr(p->registry, '/');
-    if (*n_looked && slash) {
+    if (n_looked && slash) {
         char folder[sizeof p->registry];
         snprintf(folder, sizeof folder, "%.*s", (int)(slash - p->registry), p->registry);
-        if (!ig_file_make_dirs(folder, NULL)) ig_hub_registry_save(p->registry, l, facts, NULL);
+        if (!ig_file_make_dirs(folder, unsaved)) ig_hub_registry_save(p->registry, l, facts, unsaved);
     }
     return facts;
 }

@@ -28,8 +28,9 @@ int ig_library_repo_item(const ig_hub_items *l, const ig_hub_name *name);
 int ig_library_find(const ig_hub_items *l, const char *arg, int *code);
 /* Opens headers only. Fails by facts->why. */
 void ig_library_look(ig_hub_facts *out, const ig_hub_item *item);
-/* One entry an item, from the registry or the files; the registry is written anew. NULL: no memory. */
-ig_hub_facts *ig_library_facts(const ig_hub_items *l, const ig_places *p, bool fresh, int *n_looked);
+/* One entry an item, from the registry or the files. When something new was looked at, the registry is written
+ * anew; *unsaved is why that failed, else its code is IG_OK. NULL: no memory. */
+ig_hub_facts *ig_library_facts(const ig_hub_items *l, const ig_places *p, bool fresh, ig_err *unsaved);
 
 /* ---- cmd_get.c -------------------------------------------------------------------------------------- */
 

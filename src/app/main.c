@@ -6,10 +6,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <locale.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const struct verb {
     const char *name, *other;
@@ -39,11 +41,17 @@ static const struct verb *find(const char *word) {
     return NULL;
 }
 
-/* A closed stdin, stdout or stderr would hand its number to the next file that is opened. */
-static void fill_standard_files(void) {
-    for (int fd = 0; fd <= 2; fd++)
-        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY) != fd)
-            abort();
+/* A closed stdin, stdout or stderr would hand its number to the next file that is opened. A closed stdout is
+ * filled with something that cannot be written to: a result that goes nowhere is an error, as in other programs,
+ * and not a success. Where there is no /dev/null (a chroot), the root folder holds the number as well. */
+static bool fill_standard_files(void) {
+    for (int fd = 0; fd <= 2; fd++) {
+        if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+        int got = open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY);
+        if (got < 0) got = open("/", O_PATH | O_DIRECTORY);
+        if (got != fd) return false;
+    }
+    return true;
 }
 
 static void overview(FILE *to) {
@@ -127,7 +135,9 @@ static int dispatch(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
-    fill_standard_files();
+    if (!fill_standard_files())
+        return ig_app_say(IG_EXIT_FAILED, "stdin, stdout or stderr is closed, and nothing can stand in for it");
+    signal(SIGXFSZ, SIG_IGN); /* a limit on the size of files is an answer from write, for every verb */
     setlocale(LC_CTYPE, ""); /* for terminals; numbers are read and written in the C locale */
     int code = dispatch(argc, argv);
     /* A result that did not reach its file is not a result. */

@@ -139,7 +139,7 @@ static int say_none(const char *dir, const char *arg, const ig_hub_items *there)
                    "no model \"%.200s\": it is not a file, and no name on this machine holds it", arg);
     else
         ig_app_say(IG_EXIT_NOT_FOUND, "no model in %s", dir);
-    for (int i = 0; i < there->n && i < SHOWN; i++) fprintf(stderr, "  there is %s\n", there->v[i].name);
+    for (int i = 0; i < there->n && i < SHOWN; i++) ig_app_list_name("there is ", there->v[i].name);
     if (there->n > SHOWN) fprintf(stderr, "  and %d more; `ingle ls` lists them\n", there->n - SHOWN);
     fprintf(stderr,
             "  `ingle get org/name` downloads one, `./run` in the source folder fetches the starter model; any\n"
@@ -170,7 +170,7 @@ static int say_several(const ig_hub_items *l, filter f) {
                f.arg ? "\"%.200s\" could be any of these; say more of the name" : "which model?%s",
                f.arg ? f.arg : "");
     for (int i = 0; i < l->n; i++)
-        if (passes(&l->v[i], f)) fprintf(stderr, "  %s\n", l->v[i].name);
+        if (passes(&l->v[i], f)) ig_app_list_name("", l->v[i].name);
     return IG_EXIT_NOT_FOUND;
 }
 

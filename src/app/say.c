@@ -35,9 +35,19 @@ int ig_app_fail(const ig_err *err) {
     return ig_app_say(ig_exit_of(err->code), "%s", err->msg);
 }
 
+void ig_app_list_name(const char *before, const char *name) {
+    char text[1024];
+    snprintf(text, sizeof text, "%s", name);
+    ig_text_calm(text, false);
+    fprintf(stderr, "  %s%s\n", before, text);
+}
+
 int ig_app_print_json(yyjson_mut_doc *doc, bool lost) {
-    char *text = lost ? NULL : yyjson_mut_write(doc, YYJSON_WRITE_PRETTY, NULL);
+    yyjson_write_err why = {.code = YYJSON_WRITE_ERROR_MEMORY_ALLOCATION};
+    char *text = lost ? NULL : yyjson_mut_write_opts(doc, YYJSON_WRITE_PRETTY, NULL, NULL, &why);
     yyjson_mut_doc_free(doc);
+    if (!text && why.code != YYJSON_WRITE_ERROR_MEMORY_ALLOCATION)
+        return ig_app_say(IG_EXIT_FAILED, "this cannot be written as JSON: %s", why.msg);
     if (!text) return ig_app_say(IG_EXIT_FAILED, "no memory");
     puts(text);
     free(text);

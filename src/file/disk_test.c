@@ -10,6 +10,7 @@
 #include <sys/resource.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char folder[64];
@@ -30,7 +31,7 @@ static void make_folder(void) {
 static int count_files(void) {
     int n = 0;
     DIR *d = opendir(folder);
-    for (struct dirent *e; (e = readdir(d));) n += e->d_name[0] != '.';
+    for (struct dirent *e; (e = readdir(d));) n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
     closedir(d);
     return n;
 }
@@ -105,6 +106,41 @@ TEST(a_write_that_fails_keeps_the_old_file) {
     CHECK(ig_file_slurp(&text, &n, in("x"), 99, NULL) == IG_OK && strcmp(text, "old") == 0 &&
           count_files() == 1);
     free(text);
+    remove_folder();
+}
+
+TEST(what_a_killed_writer_left_is_taken_up_by_the_next) {
+    static char big[1 << 20];
+    make_folder();
+    for (int i = 0; i < 20; i++) {
+        pid_t pid = fork();
+        if (pid == 0) {
+            for (;;) ig_file_replace(in("x"), big, sizeof big, NULL);
+        }
+        usleep(3000);
+        kill(pid, SIGKILL);
+        waitpid(pid, NULL, 0);
+        CHECK_MSG(count_files() <= 2, "%d files after kill %d", count_files(), i);
+    }
+    CHECK(ig_file_replace(in("x"), "new", 3, NULL) == IG_OK && count_files() == 1);
+    remove_folder();
+}
+
+TEST(a_name_beside_it_that_is_not_ours_is_not_written_to) {
+    char aside[128], *text = NULL;
+    size_t n = 0;
+    make_folder();
+    CHECK(ig_file_replace(in("precious"), "keep", 4, NULL) == IG_OK);
+    snprintf(aside, sizeof aside, ".ingle-%016llx", (unsigned long long)ig_hash64("x", 1, 0));
+    CHECK(link(in("precious"), in(aside)) == 0); /* a second name of something else */
+    CHECK(ig_file_replace(in("x"), "new", 3, NULL) == IG_OK);
+    CHECK(ig_file_slurp(&text, &n, in("precious"), 99, NULL) == IG_OK && strcmp(text, "keep") == 0);
+    free(text);
+    CHECK(unlink(in(aside)) == 0 && symlink("precious", in(aside)) == 0);
+    CHECK(ig_file_replace(in("x"), "newer", 5, NULL) == IG_OK);
+    CHECK(ig_file_slurp(&text, &n, in("precious"), 99, NULL) == IG_OK && strcmp(text, "keep") == 0);
+    free(text);
+    CHECK(unlink(in(aside)) == 0 && count_files() == 2);
     remove_folder();
 }
 

@@ -453,15 +453,15 @@ static ig_status lock(const work *w, ig_hub_lock *l, ig_err *err) {
         ig_status st = ig_hub_lock_try(l, w->b->config->cache, w->b->repo, w->b->file->hash,
                                        IG_HUB_LOCK_WHOLE, &holder, err);
         if (st != IG_EBUSY) return st;
-        if (!told) said(w, "%s: process %d fetches it; waiting", w->b->file->path, holder);
+        if (!told) said(w, "%s: %s fetches it; waiting", w->b->file->path, ig_hub_process_text(holder).s);
         told = true;
         if (!ig_hub_sleep(w->b->config, BUSY_POLL_MS / 1e3)) return ig_fail(err, IG_ECANCELED, "stopped");
         uint64_t now = size_now(w->part);
         if (now != size) size = now, since = ig_clock_ns();
         set_done(w, now < w->b->file->bytes ? now : w->b->file->bytes);
         if (ig_clock_ns() - since > (uint64_t)BUSY_MAX_S * 1000000000u)
-            return ig_fail(err, IG_EBUSY, "%s: process %d holds it and has not got on for %d s",
-                           w->b->file->path, holder, BUSY_MAX_S);
+            return ig_fail(err, IG_EBUSY, "%s: %s holds it and has not got on for %d s",
+                           w->b->file->path, ig_hub_process_text(holder).s, BUSY_MAX_S);
     }
 }
 

@@ -214,6 +214,12 @@ static void sign(int fd) {
     if (ftruncate(fd, 0) != 0 || pwrite(fd, text, (size_t)n, 0) != n) return;
 }
 
+ig_hub_process ig_hub_process_text(int pid) {
+    ig_hub_process text = {"another process"};
+    if (pid > 0) snprintf(text.s, sizeof text.s, "process %d", pid);
+    return text;
+}
+
 ig_status ig_hub_lock_try(ig_hub_lock *out, const char *cache, const char *repo, const char *name, int kind,
                           int *holder, ig_err *err) {
     ig_status st = IG_OK;
@@ -233,9 +239,11 @@ ig_status ig_hub_lock_try(ig_hub_lock *out, const char *cache, const char *repo,
             goto out;
         }
         if (flock(fd, (kind == IG_HUB_LOCK_WHOLE ? LOCK_EX : LOCK_SH) | LOCK_NB) != 0) {
+            const int why = errno;
             *holder = holder_of(fd);
+            errno = why;
             st = errno == EWOULDBLOCK
-                     ? ig_fail(err, IG_EBUSY, "%s: process %d is at work on it", repo, *holder)
+                     ? ig_fail(err, IG_EBUSY, "%s: %s is at work on it", repo, ig_hub_process_text(*holder).s)
                      : ig_fail(err, IG_EIO, "%s: lock: %s", path, strerror(errno));
             goto out;
         }

@@ -198,7 +198,9 @@ ig_status ig_hub_registry_open(ig_hub_registry **out, const char *path, ig_err *
 void ig_hub_registry_close(ig_hub_registry *g);
 /* False: not there, or the item has changed since. */
 bool ig_hub_registry_get(const ig_hub_registry *g, const ig_hub_item *item, ig_hub_facts *out);
-/* Writes these items and nothing else. */
+/* Can it be kept at all: JSON has no place for a path that is no UTF-8. */
+bool ig_hub_registry_keeps(const ig_hub_item *item);
+/* Writes these items, but those that cannot be kept, and nothing else. */
 ig_status ig_hub_registry_save(const char *path, const ig_hub_items *l, const ig_hub_facts *facts,
                                ig_err *err);
 

@@ -73,6 +73,11 @@ enum { IG_HUB_LOCK_SHARED = 1, IG_HUB_LOCK_WHOLE = 2 };
 /* IG_EBUSY when another has it: *holder is its pid, 0 when it does not say. Never waits. */
 ig_status ig_hub_lock_try(ig_hub_lock *out, const char *cache, const char *repo, const char *name, int kind,
                           int *holder, ig_err *err);
+/* "process 17", or "another process" when its number is not known: a lock may be held before it is signed. */
+typedef struct ig_hub_process {
+    char s[32];
+} ig_hub_process;
+ig_hub_process ig_hub_process_text(int pid);
 void ig_hub_lock_end(ig_hub_lock *l);
 /* The lock that a job holds shared while it works on a repository, and whoever removes holds alone. */
 #define IG_HUB_JOB_LOCK "ingle-job"

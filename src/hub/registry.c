@@ -56,31 +56,36 @@ bool ig_hub_registry_get(const ig_hub_registry *g, const ig_hub_item *item, ig_h
     return true;
 }
 
+bool ig_hub_registry_keeps(const ig_hub_item *item) {
+    return ig_slice_utf8_valid(ig_slice_of(item->path), NULL);
+}
+
 ig_status ig_hub_registry_save(const char *path, const ig_hub_items *l, const ig_hub_facts *facts,
                                ig_err *err) {
     size_t n = 0;
-    yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
+    bool lost;
+    yyjson_mut_doc *doc = ig_json_doc_make(&lost);
     yyjson_mut_val *root = yyjson_mut_obj(doc);
     yyjson_mut_doc_set_root(doc, root);
     yyjson_mut_obj_add_int(doc, root, "version", VERSION);
     yyjson_mut_val *models = yyjson_mut_obj_add_obj(doc, root, "models");
     for (int i = 0; i < l->n; i++) {
+        if (!ig_hub_registry_keeps(&l->v[i])) continue;
         yyjson_mut_val *v = yyjson_mut_obj_add_obj(doc, models, l->v[i].path);
-        yyjson_mut_obj_add_str(doc, v, "name", l->v[i].name);
-        if (l->v[i].repo) yyjson_mut_obj_add_str(doc, v, "repo", l->v[i].repo);
-        if (l->v[i].commit) yyjson_mut_obj_add_str(doc, v, "commit", l->v[i].commit);
+        ig_json_add_bytes(doc, v, "name", l->v[i].name);
+        if (l->v[i].repo) ig_json_add_bytes(doc, v, "repo", l->v[i].repo);
+        if (l->v[i].commit) ig_json_add_bytes(doc, v, "commit", l->v[i].commit);
         yyjson_mut_obj_add_uint(doc, v, "bytes", l->v[i].bytes);
         yyjson_mut_obj_add_sint(doc, v, "modified_ns", l->v[i].modified_ns);
-        yyjson_mut_obj_add_str(doc, v, "architecture", facts[i].architecture);
+        ig_json_add_bytes(doc, v, "architecture", facts[i].architecture);
         yyjson_mut_obj_add_real(doc, v, "bits", facts[i].bits);
         yyjson_mut_obj_add_uint(doc, v, "context", facts[i].n_ctx);
         yyjson_mut_obj_add_bool(doc, v, "runs", facts[i].runs);
-        if (facts[i].why[0]) yyjson_mut_obj_add_str(doc, v, "why", facts[i].why);
+        if (facts[i].why[0]) ig_json_add_bytes(doc, v, "why", facts[i].why);
     }
-    char *text = yyjson_mut_write(doc, YYJSON_WRITE_PRETTY, &n);
+    char *text = lost ? NULL : yyjson_mut_write(doc, YYJSON_WRITE_PRETTY, &n);
     yyjson_mut_doc_free(doc);
-    if (!text)
-        return ig_fail(err, IG_ELIMIT, "%s: cannot be written: no memory, or a name that is no UTF-8", path);
+    if (!text) return ig_fail(err, IG_ELIMIT, "%s: no memory to write %d models", path, l->n);
     ig_status st = ig_file_replace(path, text, n, err);
     free(text);
     return st;

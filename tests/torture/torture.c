@@ -248,7 +248,7 @@ static outcome template(void) {
 static int files_in(const char *folder) {
     int n = 0;
     DIR *d = opendir(folder);
-    for (struct dirent *e; d && (e = readdir(d));) n += e->d_name[0] != '.';
+    for (struct dirent *e; d && (e = readdir(d));) n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
     if (d) closedir(d);
     return n;
 }
