@@ -154,6 +154,36 @@ TEST(a_wrong_command_line_costs_no_model_and_exits_2) {
     fails(ig_cmd_bench, WORDS("bench", "--runs", "0"), IG_EXIT_USAGE, "limit 1..");
 }
 
+/* A key that was asked for and is not there must not open the door. */
+TEST(a_server_without_the_key_that_was_asked_for_does_not_start) {
+    static const char *const files[] = {"", "\n\n", " \t\r\n", "# old key\n  # secret\n", "\0sesame\n"};
+    static const size_t n_bytes[] = {0, 2, 4, 21, 8};
+    for (int i = 0; i < 5; i++) {
+        char path[] = "/tmp/ig-keys-XXXXXX";
+        int fd = mkstemp(path);
+        CHECK(write(fd, files[i], n_bytes[i]) == (ssize_t)n_bytes[i]);
+        close(fd);
+        fails(ig_cmd_serve, WORDS("serve", "/nonexistent/m.gguf", "--api-key-file", path), IG_EXIT_USAGE, path);
+        fails(ig_cmd_serve, WORDS("serve", "--api-key", "sesame", "--api-key-file", path), IG_EXIT_USAGE, path);
+        unlink(path);
+    }
+    fails(ig_cmd_serve, WORDS("serve", "/nonexistent/m.gguf", "--api-key", ""), IG_EXIT_USAGE, "is empty");
+    fails(ig_cmd_serve, WORDS("serve", "/nonexistent/m.gguf", "--api-key= "), IG_EXIT_USAGE, "is empty");
+    fails(ig_cmd_serve, WORDS("serve", "/nonexistent/m.gguf", "--api-key-file="), IG_EXIT_USAGE, "is empty");
+    static const char *const names[] = {"INGLE_API_KEY", "INGLE_API_KEY_FILE"};
+    for (int i = 0; i < 2; i++) {
+        setenv(names[i], "", 1);
+        fails(ig_cmd_serve, WORDS("serve", "/nonexistent/m.gguf"), IG_EXIT_USAGE, names[i]);
+        unsetenv(names[i]);
+    }
+    setenv("INGLE_API_KEY", " ", 1);
+    fails(ig_cmd_serve, WORDS("serve", "/nonexistent/m.gguf"), IG_EXIT_USAGE, "INGLE_API_KEY");
+    unsetenv("INGLE_API_KEY");
+    /* A control: with a key it goes on, to the model that is not there. */
+    fails(ig_cmd_serve, WORDS("serve", "/nonexistent/m.gguf", "--port", "0", "--api-key", "k"), IG_EXIT_NOT_FOUND,
+          "nonexistent");
+}
+
 TEST(files_that_are_no_models_exit_3_or_6) {
     char path[] = "/tmp/ig-cli-XXXXXX";
     int fd = mkstemp(path);
@@ -297,6 +327,36 @@ TEST(the_server_says_ready_on_one_line_and_ends_well) {
     CHECK_MSG(code == IG_EXIT_OK, "exit code %d: %s", code, text_of(&c.errors));
     CHECK(c.text.n && strchr(c.text.p, '\n') == c.text.p + c.text.n - 1); /* exactly one line */
     drop(&c);
+}
+
+/* Names of files may hold any bytes; JSON may not. */
+TEST(a_model_whose_name_is_no_utf8_is_served_and_shown) {
+    NEED_MODEL();
+    char folder[] = "/tmp/ig-name-XXXXXX", link[64];
+    if (!CHECK(mkdtemp(folder) != NULL)) return;
+    snprintf(link, sizeof link, "%s/a\xffz.gguf", folder);
+    CHECK(symlink(m, link) == 0);
+    const char *const *const lines[] = {WORDS("generate", link, "-p", "Hi", "-n", "1", "--json"),
+                                        WORDS("show", link, "--json"), WORDS("embed", link, "a cat")};
+    verb_fn *const verbs[] = {ig_cmd_generate, ig_cmd_show, ig_cmd_embed};
+    child c;
+    for (int i = 0; i < 3; i++) {
+        int code = run(&c, verbs[i], lines[i], NULL);
+        CHECK_MSG(code == IG_EXIT_OK && strstr(text_of(&c.text), "a\xef\xbf\xbdz"), "%s: exit code %d: %s", lines[i][0],
+                  code, text_of(&c.errors));
+        yyjson_doc *doc = yyjson_read(text_of(&c.text), c.text.n, 0);
+        CHECK_MSG(doc, "%s prints no JSON", lines[i][0]);
+        yyjson_doc_free(doc);
+        drop(&c);
+    }
+    start(&c, ig_cmd_serve, WORDS("serve", link, "--port", "0", "--ctx", "512"));
+    follow(&c, "\n");
+    CHECK_MSG(strstr(text_of(&c.text), "\"model\":\"a\xef\xbf\xbdz\""), "%s", text_of(&c.text));
+    kill(c.pid, SIGTERM);
+    CHECK(finish(&c) == IG_EXIT_OK);
+    drop(&c);
+    unlink(link);
+    rmdir(folder);
 }
 
 TEST(a_model_is_shown_with_its_plan_and_a_refused_one_with_the_reason) {

@@ -74,7 +74,7 @@ static int print_json(const generate *g, const ig_loaded *l, const ig_stream_res
     yyjson_mut_doc *doc = ig_json_doc_make(&lost);
     yyjson_mut_val *root = yyjson_mut_obj(doc);
     yyjson_mut_doc_set_root(doc, root);
-    yyjson_mut_obj_add_str(doc, root, "model", l->name);
+    ig_json_add_bytes(doc, root, "model", l->name);
     yyjson_mut_obj_add_strn(doc, root, "text", g->answer.n ? g->answer.p : "", g->answer.n);
     yyjson_mut_obj_add_str(doc, root, "finish_reason", finish_name(r->finish));
     yyjson_mut_obj_add_uint(doc, root, "seed", g->sampling.seed);

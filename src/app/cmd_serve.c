@@ -38,12 +38,28 @@ static bool is_loopback(const char *host) {
     return strncmp(host, "127.", 4) == 0 || strcmp(host, "localhost") == 0 || strcmp(host, "::1") == 0;
 }
 
+/* Who names a key wants one to be asked for. A key that is not there, as from a variable that was never set,
+ * must not open the door to everybody. */
+static int check_keys(const serve_options *o) {
+    static const char *const names[] = {"INGLE_API_KEY", "INGLE_API_KEY_FILE"};
+    for (int i = 0; i < o->keys.n; i++)
+        if (!o->keys.v[i][strspn(o->keys.v[i], " \t\r\n")])
+            return ig_app_say(IG_EXIT_USAGE, "--api-key (or INGLE_API_KEY) is empty");
+    if (o->keys.n || o->key_file) return IG_EXIT_OK;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) /* the parser passes over empty ones */
+        if (getenv(names[i]))
+            return ig_app_say(IG_EXIT_USAGE, "%s is there and empty; unset it to serve without a key", names[i]);
+    return IG_EXIT_OK;
+}
+
 /* One key a line; empty lines and lines that start with # do not count. */
 static int read_key_file(serve_options *o) {
     size_t n;
     ig_err err;
     if (!o->key_file) return IG_EXIT_OK;
+    if (!*o->key_file) return ig_app_say(IG_EXIT_USAGE, "--api-key-file is empty");
     if (ig_file_slurp(&o->file_keys, &n, o->key_file, KEYS_FILE_MAX, &err)) return ig_app_fail(&err);
+    const int n_before = o->keys.n;
     char *rest = NULL;
     for (char *line = strtok_r(o->file_keys, "\r\n", &rest); line; line = strtok_r(NULL, "\r\n", &rest)) {
         line += strspn(line, " \t");
@@ -53,6 +69,9 @@ static int read_key_file(serve_options *o) {
             return ig_app_say(IG_EXIT_USAGE, "%s: more than %d keys", o->key_file, IG_OPTION_LIST_MAX);
         o->keys.v[o->keys.n++] = line;
     }
+    if (o->keys.n == n_before)
+        return ig_app_say(IG_EXIT_USAGE, "--api-key-file %s holds no key: it wants one a line, and lines that "
+                          "start with # do not count", o->key_file);
     return IG_EXIT_OK;
 }
 
@@ -158,9 +177,9 @@ static int print_ready(const ig_loaded *l, const char *url, int port, const char
     yyjson_mut_val *root = yyjson_mut_obj(doc);
     yyjson_mut_doc_set_root(doc, root);
     yyjson_mut_obj_add_int(doc, root, "port", port);
-    yyjson_mut_obj_add_str(doc, root, "url", url);
+    ig_json_add_bytes(doc, root, "url", url);
     yyjson_mut_obj_add_int(doc, root, "pid", getpid());
-    yyjson_mut_obj_add_str(doc, root, "model", name);
+    ig_json_add_bytes(doc, root, "model", name);
     yyjson_mut_obj_add_int(doc, root, "ctx", l->plan.n_ctx);
     yyjson_mut_obj_add_int(doc, root, "slots", l->plan.n_slots);
     char *json = lost ? NULL : yyjson_mut_write(doc, 0, NULL);
@@ -218,7 +237,7 @@ static int run(serve_options *o, ig_loaded *l) {
     o->http.version = IG_VERSION;
     o->http.model_created_s = l->modified_s;
     if (ig_serve_start(&s, &o->http, l->engine, l->tokenizer, l->chat, &err))
-        return err.code == IG_ELIMIT ? say_taken(o, "") : ig_app_fail(&err);
+        return err.code == IG_EBUSY ? say_taken(o, "") : ig_app_fail(&err);
     snprintf(url, sizeof url, strchr(o->host, ':') ? "http://[%s]:%d" : "http://%s:%d", o->host,
              ig_serve_port(s));
     ig_hub_server *noted = note_server(l->path, name, url, ig_serve_port(s));
@@ -246,7 +265,8 @@ static int start(serve_options *o, int argc, char **argv) {
                           o->log_level);
     ig_log_set_level(level);
     ig_log_set_json(o->log_json);
-    if ((code = hide_keys(o, argc, argv)) || (code = read_key_file(o)) || (code = check_exposure(o)))
+    if ((code = check_keys(o)) || (code = hide_keys(o, argc, argv)) || (code = read_key_file(o)) ||
+        (code = check_exposure(o)))
         return code;
     o->http.body_max_bytes = (size_t)o->body_max;
     o->http.seed_fixed = o->seeded;

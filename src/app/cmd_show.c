@@ -343,8 +343,8 @@ static int print_json(const facts *f) {
         yyjson_mut_obj_add_uint(doc, t, "bytes", f->types[i].bytes);
     }
     add_slice(doc, root, "tokenizer", f->tokenizer);
-    if (f->tokenizer_why.code) yyjson_mut_obj_add_str(doc, root, "tokenizer_error", f->tokenizer_why.msg);
-    if (f->chat_why.code) yyjson_mut_obj_add_str(doc, root, "chat_template_error", f->chat_why.msg);
+    if (f->tokenizer_why.code) ig_json_add_bytes(doc, root, "tokenizer_error", f->tokenizer_why.msg);
+    if (f->chat_why.code) ig_json_add_bytes(doc, root, "chat_template_error", f->chat_why.msg);
     add_slice(doc, root, "pre_tokenizer", f->pre);
     yyjson_mut_obj_add_uint(doc, root, "tokens", f->n_tokens);
     yyjson_mut_obj_add_bool(doc, root, "chat_template", f->chat_bytes > 0);
@@ -357,7 +357,7 @@ static int print_json(const facts *f) {
     }
     if (f->weights_bytes) add_memory(doc, root, f);
     yyjson_mut_obj_add_bool(doc, root, "runs", f->runs);
-    if (!f->runs) yyjson_mut_obj_add_str(doc, root, "why_not", f->why.msg);
+    if (!f->runs) ig_json_add_bytes(doc, root, "why_not", f->why.msg);
     return ig_app_print_json(doc, lost);
 }
 

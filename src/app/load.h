@@ -49,7 +49,7 @@ static inline ig_load_options ig_load_defaults(void) {
      .value = "N", .help = "tokens of one conversation (0: the model's)"},                                  \
     {"memory-budget", .kind = IG_OPT_SIZE, .to = &(o).engine.memory_budget_bytes, .min = 0, .max = 1e18,    \
      .bare = 1e9, .value = "SIZE",                                                                          \
-     .help = "memory to plan with, as 4G or 512Mi (0: 75 % of what is free)"},                              \
+     .help = "memory to plan with, as 4G or 512Mi; 4 is 4G (0: 75 % of what is free)"},                              \
     {"kv-budget", .kind = IG_OPT_SIZE, .to = &(o).engine.kv_budget_bytes, .min = 0, .max = 1e18,            \
      .value = "SIZE", .help = "memory for keys and values (0: chosen from what is free)"}
 

@@ -29,6 +29,14 @@ static bool out_of_bounds(const char *label, const char *text, const ig_option *
     return false;
 }
 
+static bool size_out_of_bounds(const char *label, const char *text, const ig_option *o) {
+    char alone[64] = "";
+    if (o->bare > 0)
+        snprintf(alone, sizeof alone, "; a number alone counts %s", ig_size_text_of((uint64_t)o->bare).s);
+    ig_app_say(IG_EXIT_USAGE, "%s is %.80s, limit %.0f..%.0f bytes%s", label, text, o->min, o->max, alone);
+    return false;
+}
+
 static bool set_int(const ig_option *o, const char *label, const char *text) {
     char *end;
     errno = 0;
@@ -66,8 +74,9 @@ static bool set_size(const ig_option *o, const char *label, const char *text) {
     } units[] = {{"", 1},           {"K", 1e3},           {"M", 1e6},
                  {"G", 1e9},        {"T", 1e12},          {"Ki", 1024.0},
                  {"Mi", 1048576.0}, {"Gi", 1073741824.0}, {"Ti", 1099511627776.0}};
-    static const char wants[] =
-        "a size: bytes, or a number with K M G T (powers of 1000) or Ki Mi Gi Ti (of 1024)";
+    const char *wants = o->bare > 0 ? "a size: a number with K M G T (powers of 1000) or Ki Mi Gi Ti (of 1024)"
+                                    : "a size: bytes, or a number with K M G T (powers of 1000) or Ki Mi Gi Ti "
+                                      "(of 1024)";
     char *end;
     double v = strtod(text, &end);
     size_t n = strlen(end);
@@ -78,7 +87,7 @@ static bool set_size(const ig_option *o, const char *label, const char *text) {
         if (n != strlen(units[i].suffix) || strncmp(end, units[i].suffix, n) != 0) continue;
         bool bare = n == 0 && v > 0 && o->bare > 0;
         v *= bare ? o->bare : units[i].bytes;
-        if (!isfinite(v) || v < o->min || v > o->max) return out_of_bounds(label, text, o);
+        if (!isfinite(v) || v < o->min || v > o->max) return size_out_of_bounds(label, text, o);
         *(uint64_t *)o->to = (uint64_t)v;
         if (bare)
             fprintf(stderr, "ingle: %s %s is taken as %s; better with a suffix, as in 4G or 512Mi\n", label,

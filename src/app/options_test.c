@@ -142,12 +142,13 @@ TEST(sizes_know_powers_of_1000_and_of_1024) {
     CHECK(v.budget == 4000000000); /* a bare number of a budget counts gigabytes, and that is said */
     accepts(&v, LINE("--budget", "4Mi"));
     CHECK(v.budget == 4194304);
-    refuses(LINE("--budget", "4000000000"), "limit");
+    refuses(LINE("--budget", "4000000000"), "limit 0..1000000000000 bytes; a number alone counts 1.00 GB");
+    refuses(LINE("--budget", "4k"), "a size: a number with");
     refuses(LINE("--size", "4k"), "K M G T");
     refuses(LINE("--size", "G"), "a size");
     refuses(LINE("--size", "-1"), "a size");
     refuses(LINE("--size", "0x10"), "a size");
-    refuses(LINE("--size", "9999T"), "limit");
+    refuses(LINE("--size", "9999T"), "bytes");
 }
 
 TEST(what_is_unknown_is_refused_with_the_nearest_name) {

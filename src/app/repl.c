@@ -7,6 +7,7 @@
  * On a terminal everything goes to stdout. Without one, stdout holds answers only. */
 #include "app/repl.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,12 +78,18 @@ ig_status ig_repl_encode(const ig_repl *r, ig_tokens *out, ig_err *err) {
 
 /* ---- an answer ---------------------------------------------------------------------------------------- */
 
+static bool put(ig_repl *r, ig_slice s) {
+    if (ig_term_write(s)) return true;
+    r->output_errno = errno;
+    r->output_gone = true;
+    return false;
+}
+
 static bool on_text(void *ud, ig_slice text) {
     ig_repl *r = ud;
     ig_buf_clear(&r->out);
     if (!ig_buf_add(r->answer, text.p, text.n) || !ig_print_text(&r->print, text, &r->out)) return false;
-    r->output_gone = !ig_term_write(ig_repl_slice(&r->out));
-    return !r->output_gone;
+    return put(r, ig_repl_slice(&r->out));
 }
 
 double ig_repl_speed(const ig_gen_stats *s) {
@@ -121,7 +128,7 @@ static ig_status generate(ig_repl *r, const ig_tokens *prompt, ig_err *err) {
         .text = on_text, .ud = r, .interrupted = &ig_term_stop,
     };
     ig_status st = ig_stream_run(r->l, &s, &r->last, err);
-    if (r->terminal ? r->print.column > 0 : st == IG_OK) r->output_gone |= !ig_term_write(ig_slice_of("\n"));
+    if (r->terminal ? r->print.column > 0 : st == IG_OK && !r->output_gone) put(r, ig_slice_of("\n"));
     return st;
 }
 
@@ -198,7 +205,12 @@ bool ig_repl_read(ig_repl_input *in, ig_buf *out, ig_err *err) {
         if (in->at == in->n) {
             if (ig_term_wait(in->fd, -1) < 0) continue;
             ssize_t n = read(in->fd, in->bytes, sizeof in->bytes);
-            if (n <= 0) break;
+            if (n < 0 && errno == EINTR) continue;
+            if (n < 0) {
+                ig_fail(err, IG_EIO, "stdin: %s", strerror(errno));
+                return false; /* half a message is none */
+            }
+            if (n == 0) break;
             in->n = (size_t)n;
             in->at = 0;
         }
@@ -220,12 +232,17 @@ bool ig_repl_read(ig_repl_input *in, ig_buf *out, ig_err *err) {
 static void listen_plain(ig_repl *r) {
     ig_repl_input in = {.fd = STDIN_FILENO};
     ig_buf text = ig_buf_init(IG_EDIT_TEXT_MAX);
-    ig_err err;
+    ig_err err = {0};
+    bool any = false;
     while (!r->leave && !ig_term_stop && !r->output_gone && ig_repl_read(&in, &text, &err)) {
         if (ig_term_stop) break;
+        any = true;
         if (err.code != IG_OK) ig_repl_say_error(r, "%s", err.msg);
         else take(r, &text);
     }
+    if (err.code == IG_EIO) ig_repl_say_error(r, "%s", err.msg);
+    else if (!any && !ig_term_stop) ig_repl_say_error(r, "stdin is empty: each of its lines is a message");
+    if (r->output_gone) ig_repl_say_error(r, "write to stdout: %s", strerror(r->output_errno));
     ig_buf_free(&text);
 }
 

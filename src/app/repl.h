@@ -33,8 +33,8 @@ typedef struct ig_edit {
     char *history[IG_EDIT_HISTORY_MAX];
     int n_history, at; /* at == n_history: the text is not from the history */
     ig_buf draft;    /* the text before the first arrow up */
-    bool was_empty;  /* at the last Ctrl-C */
-    bool pasting;    /* between the terminal's paste marks: keys are text */
+    bool was_empty, was_pasting; /* at the last Ctrl-C */
+    bool pasting;    /* between the terminal's paste marks: keys but Ctrl-C are text */
     uint8_t esc[32]; /* a key sequence that has begun */
     int n_esc;
     uint8_t part[4]; /* a character that has begun */
@@ -116,7 +116,9 @@ typedef struct ig_repl {
     const ig_loaded *l;
     ig_repl_options o;
     bool terminal, colour; /* talking with a person; NO_COLOR is not set */
-    bool leave, failed, output_gone;
+    bool leave, failed;
+    bool output_gone;      /* stdout takes no more */
+    int output_errno;      /* then: why */
     ig_edit edit;
     char *history_path;    /* NULL: none */
     char *file;            /* last saved or loaded: /save may write it again */
@@ -153,8 +155,9 @@ typedef struct ig_repl_input { /* messages from something that is no terminal */
     size_t n, at;
 } ig_repl_input;
 
-/* One message; several lines when ig_edit_is_open says so. False at the end. IG_ELIMIT (too long) and
- * IG_EFORMAT (not UTF-8) are in *err, and the next call goes on behind that message. */
+/* One message; several lines when ig_edit_is_open says so. False at the end, which is one of reading when *err
+ * holds IG_EIO. IG_ELIMIT (too long) and IG_EFORMAT (not UTF-8) are in *err too, and the next call goes on
+ * behind that message. */
 bool ig_repl_read(ig_repl_input *in, ig_buf *out, ig_err *err);
 
 /* ---- repl_command.c, repl_file.c ----------------------------------------------------------------------- */

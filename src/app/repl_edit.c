@@ -229,6 +229,13 @@ static void press(ig_edit *e, edit_key key) {
     }
 }
 
+/* Does the byte belong to the sequence that has begun? Control characters and half characters do not: they end
+ * it and are themselves. So no sequence that stays open can keep Ctrl-C or the end of a paste from us. */
+static bool goes_on(const ig_edit *e, uint8_t byte) {
+    if (e->n_esc == 1) return byte >= 0x20 || byte == '\r'; /* Alt-Enter */
+    return byte >= 0x20 && byte < 0x7f;
+}
+
 /* A byte after an Escape. A sequence that we do not know is eaten whole. */
 static void feed_escape(ig_edit *e, uint8_t byte) {
     if (e->n_esc < (int)sizeof e->esc - 1) e->esc[e->n_esc++] = byte;
@@ -250,6 +257,7 @@ static ig_edit_event feed_control(ig_edit *e, uint8_t byte) {
     case 'B' - 64: press(e, KEY_LEFT); break;
     case 'C' - 64:
         e->was_empty = !e->text.n;
+        e->was_pasting = e->pasting;
         ig_edit_clear(e);
         return IG_EDIT_INTERRUPT;
     case 'D' - 64:
@@ -282,17 +290,19 @@ static ig_edit_event feed_control(ig_edit *e, uint8_t byte) {
 }
 
 ig_edit_event ig_edit_feed(ig_edit *e, uint8_t byte) {
-    if (e->n_esc) {
+    if (e->n_esc && goes_on(e, byte)) {
         feed_escape(e, byte);
         return IG_EDIT_MORE;
     }
+    e->n_esc = 0;
     if (byte == 0x1b) {
         e->esc[e->n_esc++] = byte;
         return IG_EDIT_MORE;
     }
     if (byte < 0x20 || byte == 0x7f) {
         e->n_part = 0;
-        if (!e->pasting) return feed_control(e, byte);
+        /* A paste whose end got lost must not be the end of everything. */
+        if (!e->pasting || byte == 'C' - 64) return feed_control(e, byte);
         if (byte == '\r' || byte == '\n') insert(e, "\n", 1);
         if (byte == '\t') insert(e, "\t", 1);
         return IG_EDIT_MORE;

@@ -134,7 +134,7 @@ TEST(a_backslash_and_a_fence_keep_the_text_open) {
 TEST(a_paste_is_text_whatever_it_holds) {
     ig_edit e;
     ig_edit_init(&e);
-    CHECK(type(&e, "\x1b[200~line one\rline two\x03\x04\x1b[A\x1b[31mred\ttab\x1b[201~") == IG_EDIT_MORE);
+    CHECK(type(&e, "\x1b[200~line one\rline two\x1a\x04\x1b[A\x1b[31mred\ttab\x1b[201~") == IG_EDIT_MORE);
     CHECK(holds(&e, "line one\nline twored\ttab"));
     CHECK(type(&e, "\r") == IG_EDIT_SUBMIT);
     ig_edit_free(&e);
@@ -262,4 +262,69 @@ TEST(any_keys_leave_a_valid_text_and_a_screen_within_its_width) {
         }
     }
     ig_edit_free(&e);
+}
+
+/* Feeds the bytes with a pause, which makes an Escape a key of its own, after those whose bit is set. */
+static ig_edit_event type_in_parts(ig_edit *e, const char *keys, uint32_t pauses) {
+    ig_edit_event last = IG_EDIT_MORE;
+    for (int i = 0; keys[i]; i++) {
+        last = ig_edit_feed(e, (uint8_t)keys[i]);
+        if (pauses >> i & 1 && e->n_esc) ig_edit_lone_escape(e);
+    }
+    return last;
+}
+
+TEST(a_paste_ends_whatever_stood_before_its_end) {
+    static const struct {
+        const char *keys, *text;
+    } pastes[] = {
+        {"\x1b[200~abc\x1b[201~", "abc"},          {"\x1b[200~abc\x1b\x1b[201~", "abc"},
+        {"\x1b[200~abc\x1b[\x1b[201~", "abc"},     {"\x1b\x1b[200~abc\x1b[201~", "abc"},
+        {"\x1b[200~abc\x1b[20\x1b[201~", "abc"},   {"\x1b[200~abc\x1bO\x1b[201~", "abc"},
+        {"\x1b[200~a\x1b[\r\x1b[201~", "a\n"},     {"\x1b[200~a\x1b[1\xc3\xa9\x1b[201~", "a\xc3\xa9"},
+        {"\x1b[200~a\x1b[1\x7f\x1b[201~", "a"},
+    };
+    for (size_t i = 0; i < sizeof pastes / sizeof *pastes; i++) {
+        ig_edit e;
+        ig_edit_init(&e);
+        type(&e, pastes[i].keys);
+        CHECK_MSG(!e.pasting && holds(&e, pastes[i].text), "paste %zu is \"%s\"", i, e.text.p);
+        CHECK(type(&e, "\r") == IG_EDIT_SUBMIT);
+        ig_edit_free(&e);
+    }
+}
+
+TEST(ctrl_c_and_ctrl_d_work_after_any_broken_paste_in_any_parts) {
+    static const char *const begun[] = {"\x1b[200~ab\x1b",       "\x1b[200~abc\x1b\x1b[2", "\x1b[200~a\x1b[\xc3",
+                                        "\x1b[200~a\x1bO\x1b[", "\x1b[1;1;1;1;1;",        "\x1b\x1b[200~\x1bO5"};
+    for (size_t i = 0; i < sizeof begun / sizeof *begun; i++) {
+        for (uint32_t pauses = 0; pauses < 1u << strlen(begun[i]); pauses++) {
+            ig_edit e;
+            ig_edit_init(&e);
+            type_in_parts(&e, begun[i], pauses);
+            bool good = ig_edit_feed(&e, 3) == IG_EDIT_INTERRUPT && !e.text.n && !e.pasting && !e.n_esc;
+            good = good && ig_edit_feed(&e, 3) == IG_EDIT_INTERRUPT && e.was_empty && !e.was_pasting;
+            good = good && ig_edit_feed(&e, 26) == IG_EDIT_SUSPEND && ig_edit_feed(&e, 4) == IG_EDIT_EOF;
+            if (!CHECK_MSG(good, "keys %zu with pauses %x", i, pauses)) break;
+            ig_edit_free(&e);
+        }
+    }
+}
+
+TEST(any_keys_and_then_ctrl_c_twice_and_ctrl_d_end_the_editor) {
+    static const char *const likely[] = {"\x1b", "[", "O", "200~", "201~", "\x1b[200~", "\x1b[201~", "\r", "\xc3",
+                                         "\xe2\x82", "a", "1;", "\\", "```", "\x7f", "\x1a"};
+    for (uint32_t round = 0; round < 3000; round++) {
+        ig_edit e;
+        ig_edit_init(&e);
+        for (uint32_t i = 0; i < 40; i++) {
+            uint32_t w = ig_rng_word(11, round, i, 0);
+            if (w & 1) type(&e, likely[(w >> 8) % (sizeof likely / sizeof *likely)]);
+            else if (ig_edit_feed(&e, (uint8_t)(w >> 8)) == IG_EDIT_SUBMIT) ig_edit_clear(&e);
+            if ((w >> 16) % 8 == 0) ig_edit_lone_escape(&e);
+        }
+        bool good = ig_edit_feed(&e, 3) == IG_EDIT_INTERRUPT && ig_edit_feed(&e, 3) == IG_EDIT_INTERRUPT;
+        if (!CHECK_MSG(good && ig_edit_feed(&e, 4) == IG_EDIT_EOF, "round %u does not end", round)) return;
+        ig_edit_free(&e);
+    }
 }

@@ -1,15 +1,26 @@
 /* repl_file: what `ingle chat` writes to disk: conversations, and the history of messages.
  * Threads: main's. Memory: malloc, bounded by FILE_MAX and HISTORY_FILE_MAX.
  * The history is one message a line, so that a message is added by one short write and two chats at a
- * time cannot hurt each other's lines. It is written anew only when it has grown to twice what we keep. */
+ * time cannot hurt each other's lines. It is written anew only when it has grown to twice what we keep, and
+ * only when all of it was read: a file that is no history of ours stays as it is. */
 #include "app/repl.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-enum { FILE_MAX = 64 << 20, FILE_DEPTH_MAX = 16, HISTORY_FILE_MAX = 4 << 20 };
+enum {
+    FILE_MAX = 64 << 20,
+    FILE_DEPTH_MAX = 16,
+    HISTORY_LINE_MAX = 2 * IG_EDIT_ENTRY_MAX + 1,
+    /* Twice what a file may hold that is not trimmed yet: what chats add, the next one reads whole. */
+    HISTORY_FILE_MAX = 4 * IG_EDIT_HISTORY_MAX * HISTORY_LINE_MAX,
+    HISTORY_TAIL = 4 << 20,
+    PIECE = 64 << 10
+};
 
 /* ---- a conversation as JSON --------------------------------------------------------------------------- */
 
@@ -20,7 +31,7 @@ static const char *role_of(const ig_repl *r, int i) {
 ig_status ig_repl_save(const ig_repl *r, const char *path, ig_err *err) {
     yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
     yyjson_mut_val *root = yyjson_mut_obj(doc), *list = yyjson_mut_arr(doc);
-    bool good = yyjson_mut_obj_add_str(doc, root, "model", r->l->name) &&
+    bool good = ig_json_add_bytes(doc, root, "model", r->l->name) &&
                 yyjson_mut_obj_add_val(doc, root, "messages", list);
     for (int i = r->system.n ? -1 : 0; good && i < r->n_turns; i++) {
         ig_slice s = ig_repl_slice(i < 0 ? &r->system : &r->turns[i].text);
@@ -127,47 +138,109 @@ static bool add_escaped(ig_buf *out, ig_slice s) {
     return good && ig_buf_add(out, "\n", 1);
 }
 
-/* The lines of the file into the editor; how many there were. Anybody may have edited the file. */
-static int take_lines(ig_repl *r, const char *text, size_t n) {
-    int n_lines = 0;
-    ig_buf line = ig_buf_init(IG_EDIT_ENTRY_MAX);
-    for (size_t i = 0; i < n; i++) {
-        char c = text[i];
-        if (c == '\n') {
-            n_lines++;
-            ig_slice s = ig_repl_slice(&line);
-            if (ig_slice_utf8_valid(s, NULL)) ig_edit_remember(&r->edit, s);
-            ig_buf_clear(&line);
-            continue;
-        }
-        if (c == '\\' && i + 1 < n && text[i + 1] != '\n') c = text[++i] == 'n' ? '\n' : text[i];
-        else if ((uint8_t)c < 0x20 || c == 0x7f) c = '?';
-        ig_buf_add(&line, &c, 1); /* longer than a message that we remember: its end is lost */
-    }
-    ig_buf_free(&line);
-    return n_lines;
+/* A file that is read in pieces. Anybody may have edited it. */
+typedef struct history_reader {
+    ig_edit *edit;
+    ig_buf line;
+    bool escaped; /* a backslash came */
+    bool cut;     /* the first line has lost its beginning */
+    int n_lines;
+} history_reader;
+
+static void end_line(history_reader *h) {
+    if (h->escaped) ig_buf_add(&h->line, "\\", 1);
+    ig_slice s = ig_repl_slice(&h->line);
+    if (!h->cut && ig_slice_utf8_valid(s, NULL)) ig_edit_remember(h->edit, s);
+    ig_buf_clear(&h->line);
+    h->escaped = h->cut = false;
+    h->n_lines++;
 }
 
-void ig_repl_history_open(ig_repl *r) {
-    char *text = NULL;
-    size_t n = 0;
-    r->history_path = history_path();
-    if (!r->history_path) return;
-    ig_status st = ig_file_slurp(&text, &n, r->history_path, HISTORY_FILE_MAX, NULL);
-    int n_lines = st == IG_OK ? take_lines(r, text, n) : 0;
-    free(text);
-    if (n_lines <= 2 * IG_EDIT_HISTORY_MAX && st != IG_ELIMIT) return;
-    ig_buf all = ig_buf_init(HISTORY_FILE_MAX / 2); /* what does not fit is the newest, and rare */
-    for (int i = 0; i < r->edit.n_history; i++) add_escaped(&all, ig_slice_of(r->edit.history[i]));
-    ig_file_replace(r->history_path, ig_repl_slice(&all).p, all.n, NULL);
+static void take_bytes(history_reader *h, const char *bytes, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        char c = bytes[i];
+        if (c == '\n') {
+            end_line(h);
+            continue;
+        }
+        if (!h->escaped && c == '\\') {
+            h->escaped = true;
+            continue;
+        }
+        if (h->escaped && c == 'n') c = '\n';
+        else if ((uint8_t)c < 0x20 || c == 0x7f) c = '?';
+        h->escaped = false;
+        ig_buf_add(&h->line, &c, 1); /* longer than a message that we remember: its end is lost */
+    }
+}
+
+/* From *at to the end, which *at then is; at most HISTORY_FILE_MAX bytes. False: there is more, or an error. */
+static bool read_lines(history_reader *h, int fd, off_t *at) {
+    char *piece = malloc(PIECE);
+    bool whole = false;
+    for (off_t most = *at + HISTORY_FILE_MAX;;) {
+        ssize_t n = piece ? pread(fd, piece, PIECE, *at) : -1;
+        if (n < 0 && piece && errno == EINTR) continue;
+        whole = n == 0;
+        if (n <= 0 || n > most - *at) break;
+        take_bytes(h, piece, (size_t)n);
+        *at += n;
+    }
+    if (whole && (h->line.n || h->escaped)) end_line(h);
+    free(piece);
+    return whole;
+}
+
+/* Anew, with what the editor remembers. Not when another chat has written meanwhile: then another time. */
+static void trim(const ig_repl *r, off_t n_read) {
+    struct stat now;
+    ig_buf all = ig_buf_init((size_t)IG_EDIT_HISTORY_MAX * HISTORY_LINE_MAX);
+    bool good = true;
+    for (int i = 0; good && i < r->edit.n_history; i++)
+        good = add_escaped(&all, ig_slice_of(r->edit.history[i]));
+    if (good && stat(r->history_path, &now) == 0 && now.st_size == n_read)
+        ig_file_replace(r->history_path, ig_repl_slice(&all).p, all.n, NULL);
     ig_buf_free(&all);
 }
 
+static void no_history(ig_repl *r, const char *why) {
+    ig_repl_say(r, "  %s: %s; this chat is not added to it.\n", r->history_path, why);
+    free(r->history_path);
+    r->history_path = NULL;
+}
+
+void ig_repl_history_open(ig_repl *r) {
+    struct stat info;
+    r->history_path = history_path();
+    if (!r->history_path) return;
+    int fd = open(r->history_path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not make us wait */
+    if (fd < 0) {
+        if (errno != ENOENT) no_history(r, strerror(errno));
+        return;
+    }
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+        no_history(r, "not a file");
+    } else {
+        bool ours = info.st_size <= HISTORY_FILE_MAX;
+        off_t at = ours ? 0 : info.st_size - HISTORY_TAIL;
+        history_reader h = {.edit = &r->edit, .line = ig_buf_init(IG_EDIT_ENTRY_MAX), .cut = !ours};
+        bool whole = read_lines(&h, fd, &at);
+        if (!ours) no_history(r, "too long for a history, so only its end was read");
+        else if (!whole) no_history(r, "could not be read to its end");
+        else if (h.n_lines > 2 * IG_EDIT_HISTORY_MAX) trim(r, at);
+        ig_buf_free(&h.line);
+    }
+    close(fd);
+}
+
 void ig_repl_history_add(ig_repl *r, ig_slice text) {
+    struct stat info;
     if (!ig_edit_remember(&r->edit, text) || !r->history_path) return;
-    ig_buf line = ig_buf_init(2 * IG_EDIT_ENTRY_MAX + 1);
-    int fd = open(r->history_path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
-    if (fd >= 0 && add_escaped(&line, text)) {
+    ig_buf line = ig_buf_init(HISTORY_LINE_MAX);
+    int fd = open(r->history_path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0600);
+    bool good = fd >= 0 && fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && add_escaped(&line, text) &&
+                info.st_size <= HISTORY_FILE_MAX - (off_t)line.n; /* what is written can be read again */
+    if (good) {
         ssize_t n = write(fd, line.p, line.n);
         (void)n; /* a full disk costs the history a line, and the chat nothing */
     }

@@ -159,6 +159,10 @@ ig_edit_event ig_term_read(ig_edit *e, bool colour, const char *hint) {
         if (event == IG_EDIT_SUSPEND || event == IG_EDIT_REDRAW) event = IG_EDIT_MORE;
     }
     if (event == IG_EDIT_EOF) at = n_keys;
+    if (event == IG_EDIT_INTERRUPT && e->was_pasting) { /* the rest of what was pasted is nobody's typing */
+        at = n_keys;
+        tcflush(STDIN_FILENO, TCIFLUSH);
+    }
     draw(e, colour, NULL, &out, true);
     ig_term_write(ig_slice_of(paste_off));
     go_raw(true);

@@ -44,7 +44,8 @@ void ig_app_list_name(const char *before, const char *name) {
 
 int ig_app_print_json(yyjson_mut_doc *doc, bool lost) {
     yyjson_write_err why = {.code = YYJSON_WRITE_ERROR_MEMORY_ALLOCATION};
-    char *text = lost ? NULL : yyjson_mut_write_opts(doc, YYJSON_WRITE_PRETTY, NULL, NULL, &why);
+    const yyjson_write_flag how = YYJSON_WRITE_PRETTY | YYJSON_WRITE_INF_AND_NAN_AS_NULL;
+    char *text = lost ? NULL : yyjson_mut_write_opts(doc, how, NULL, NULL, &why);
     yyjson_mut_doc_free(doc);
     if (!text && why.code != YYJSON_WRITE_ERROR_MEMORY_ALLOCATION)
         return ig_app_say(IG_EXIT_FAILED, "this cannot be written as JSON: %s", why.msg);

@@ -352,7 +352,7 @@ static ig_status listen_on(const ig_serve_config *config, int *out, int *port, i
     }
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (bind(fd, found->ai_addr, found->ai_addrlen) != 0 || listen(fd, 1024) != 0) {
-        st = ig_fail(err, errno == EADDRINUSE ? IG_ELIMIT : IG_EIO, "listen on %s port %d: %s", config->host,
+        st = ig_fail(err, errno == EADDRINUSE ? IG_EBUSY : IG_EIO, "listen on %s port %d: %s", config->host,
                      config->port, strerror(errno));
         goto fail;
     }

@@ -6,7 +6,7 @@
  * Threads: libmicrohttpd's epoll thread (net), one prep thread (template and tokenizer), one watcher that
  *          notices clients that leave and resumes streams that have news. Handlers never wait for the engine.
  * Memory:  bounded by flags: connections x (body + output buffer).
- * Fails:   start: IG_EIO when the address is taken (code is IG_ELIMIT for "port taken", so that the
+ * Fails:   start: IG_EIO when the address is taken (code is IG_EBUSY for "port taken", so that the
  *          program can exit 7). A bad request is answered, never logged as an error of ours.
  * Not here: batching (engine/), tokenizing (text/). */
 #ifndef IG_SERVE_H

@@ -291,6 +291,48 @@ def test_no_color_means_no_colour(terminal):
     assert t.leave() == 0
 
 
+@pytest.mark.parametrize("begun", [b"abc\x1b", b"abc\x1b[", b"abc"], ids=["escape", "half a key", "no end"])
+def test_a_paste_whose_end_got_lost_is_ended_by_ctrl_c(terminal, begun):
+    t = terminal()
+    t.send(b"\x1b[200~" + begun)
+    t.expect("abc")
+    t.send("\x03")
+    t.prompt()
+    assert t.leave() == 0
+
+
+def test_a_pasted_ctrl_c_does_not_make_the_rest_of_the_paste_keys(terminal, tmp_path):
+    t = terminal("--max-tokens", "2")
+    t.send(f"\x1b[200~abc\x03/save {tmp_path / 'stolen.json'}\r\x1b[201~")
+    t.prompt()
+    assert "nothing to undo" in t.ask("/undo")
+    assert t.leave() == 0
+    assert not (tmp_path / "stolen.json").exists()
+
+
+def test_a_long_history_is_not_lost(terminal, tmp_path):
+    path = tmp_path / "state" / "chat_history"
+    path.parent.mkdir(exist_ok=True)
+    lines = [f"line {i} " + "x" * 1000 for i in range(5000)]
+    path.write_text("\n".join(lines) + "\n")
+    t = terminal("--max-tokens", "2")
+    t.send("\x1b[A")
+    t.expect("line 4999")
+    t.send("\x03")
+    t.prompt()
+    assert t.leave() == 0
+    assert path.read_text().splitlines() == lines[-1000:]
+
+
+def test_a_history_that_is_a_fifo_is_told_and_not_waited_for(tmp_path):
+    (tmp_path / "state").mkdir()
+    os.mkfifo(tmp_path / "state" / "chat_history")
+    t = Terminal(tmp_path / "state")
+    assert "not a file" in t.text
+    assert t.leave() == 0
+    t.close()
+
+
 # ---- on a pipe ----------------------------------------------------------------------------------------------
 
 
@@ -360,3 +402,22 @@ def test_sigint_on_a_pipe_ends_with_130(tmp_path):
     assert p.wait(PATIENCE) == 130
     p.stdin.close()
     p.stdout.close()
+
+
+def test_an_input_that_cannot_be_read_and_an_output_that_is_full_are_told(tmp_path):
+    def run(stdin, stdout=subprocess.DEVNULL, **kw):
+        done = subprocess.run([program_path(), "chat", model_path(), "--temp", "0", "-n", "2"], stdin=stdin, stdout=stdout,
+                              stderr=subprocess.PIPE, timeout=PATIENCE, env=environment(tmp_path), **kw)
+        return done.returncode, done.stderr.decode()
+
+    folder = os.open(tmp_path, os.O_RDONLY)
+    code, said = run(folder)
+    os.close(folder)
+    assert code == 1 and "stdin: Is a directory" in said, said
+    for empty in (subprocess.DEVNULL, None):
+        code, said = run(empty, preexec_fn=None if empty else lambda: os.close(0))
+        assert code == 1 and "stdin is empty" in said, said
+    (tmp_path / "words").write_text("Hello\nHello\n")
+    with open(tmp_path / "words", "rb") as words, open("/dev/full", "wb") as full:
+        code, said = run(words, full)
+    assert code == 1 and said.count("No space left on device") == 1, said
