@@ -48,7 +48,8 @@ static int check_keys(const serve_options *o) {
     if (o->keys.n || o->key_file) return IG_EXIT_OK;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) /* the parser passes over empty ones */
         if (getenv(names[i]))
-            return ig_app_say(IG_EXIT_USAGE, "%s is there and empty; unset it to serve without a key", names[i]);
+            return ig_app_say(IG_EXIT_USAGE, "%s is there and empty; unset it to serve without a key",
+                              names[i]);
     return IG_EXIT_OK;
 }
 
@@ -70,8 +71,9 @@ static int read_key_file(serve_options *o) {
         o->keys.v[o->keys.n++] = line;
     }
     if (o->keys.n == n_before)
-        return ig_app_say(IG_EXIT_USAGE, "--api-key-file %s holds no key: it wants one a line, and lines that "
-                          "start with # do not count", o->key_file);
+        return ig_app_say(IG_EXIT_USAGE,
+                          "--api-key-file %s holds no key: one a line, and lines that start with # do not count",
+                          o->key_file);
     return IG_EXIT_OK;
 }
 

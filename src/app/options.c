@@ -74,9 +74,9 @@ static bool set_size(const ig_option *o, const char *label, const char *text) {
     } units[] = {{"", 1},           {"K", 1e3},           {"M", 1e6},
                  {"G", 1e9},        {"T", 1e12},          {"Ki", 1024.0},
                  {"Mi", 1048576.0}, {"Gi", 1073741824.0}, {"Ti", 1099511627776.0}};
-    const char *wants = o->bare > 0 ? "a size: a number with K M G T (powers of 1000) or Ki Mi Gi Ti (of 1024)"
-                                    : "a size: bytes, or a number with K M G T (powers of 1000) or Ki Mi Gi Ti "
-                                      "(of 1024)";
+    char wants[128];
+    snprintf(wants, sizeof wants, "a size: %sa number with K M G T (powers of 1000) or Ki Mi Gi Ti (of 1024)",
+             o->bare > 0 ? "" : "bytes, or ");
     char *end;
     double v = strtod(text, &end);
     size_t n = strlen(end);

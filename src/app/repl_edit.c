@@ -229,8 +229,8 @@ static void press(ig_edit *e, edit_key key) {
     }
 }
 
-/* Does the byte belong to the sequence that has begun? Control characters and half characters do not: they end
- * it and are themselves. So no sequence that stays open can keep Ctrl-C or the end of a paste from us. */
+/* Does the byte belong to the sequence that has begun? Control characters and half characters do not: they
+ * end it and are themselves. So no sequence that stays open can keep Ctrl-C or the end of a paste from us. */
 static bool goes_on(const ig_edit *e, uint8_t byte) {
     if (e->n_esc == 1) return byte >= 0x20 || byte == '\r'; /* Alt-Enter */
     return byte >= 0x20 && byte < 0x7f;

@@ -295,8 +295,9 @@ TEST(a_paste_ends_whatever_stood_before_its_end) {
 }
 
 TEST(ctrl_c_and_ctrl_d_work_after_any_broken_paste_in_any_parts) {
-    static const char *const begun[] = {"\x1b[200~ab\x1b",       "\x1b[200~abc\x1b\x1b[2", "\x1b[200~a\x1b[\xc3",
-                                        "\x1b[200~a\x1bO\x1b[", "\x1b[1;1;1;1;1;",        "\x1b\x1b[200~\x1bO5"};
+    static const char *const begun[] = {
+        "\x1b[200~ab\x1b",        "\x1b[200~abc\x1b\x1b[2", "\x1b[200~a\x1b[\xc3",
+        "\x1b[200~a\x1bO\x1b[",   "\x1b[1;1;1;1;1;",        "\x1b\x1b[200~\x1bO5"};
     for (size_t i = 0; i < sizeof begun / sizeof *begun; i++) {
         for (uint32_t pauses = 0; pauses < 1u << strlen(begun[i]); pauses++) {
             ig_edit e;
@@ -312,8 +313,8 @@ TEST(ctrl_c_and_ctrl_d_work_after_any_broken_paste_in_any_parts) {
 }
 
 TEST(any_keys_and_then_ctrl_c_twice_and_ctrl_d_end_the_editor) {
-    static const char *const likely[] = {"\x1b", "[", "O", "200~", "201~", "\x1b[200~", "\x1b[201~", "\r", "\xc3",
-                                         "\xe2\x82", "a", "1;", "\\", "```", "\x7f", "\x1a"};
+    static const char *const likely[] = {"\x1b", "[", "O", "200~", "201~", "\x1b[200~", "\x1b[201~", "\r",
+                                         "\xc3", "\xe2\x82", "a", "1;", "\\", "```", "\x7f", "\x1a"};
     for (uint32_t round = 0; round < 3000; round++) {
         ig_edit e;
         ig_edit_init(&e);

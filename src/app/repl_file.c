@@ -174,7 +174,7 @@ static void take_bytes(history_reader *h, const char *bytes, size_t n) {
     }
 }
 
-/* From *at to the end, which *at then is; at most HISTORY_FILE_MAX bytes. False: there is more, or an error. */
+/* From *at to the end, which *at then is; HISTORY_FILE_MAX bytes at most. False: there is more, or an error. */
 static bool read_lines(history_reader *h, int fd, off_t *at) {
     char *piece = malloc(PIECE);
     bool whole = false;
