@@ -65,10 +65,12 @@ static int open_aside(char **aside, const char *path) {
         errno = ENOMEM;
         return -1;
     }
-    int fd = open(*aside, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
-    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0 && is_own(fd, *aside) && fchmod(fd, 0600) == 0 &&
-        ftruncate(fd, 0) == 0)
-        return fd;
+    int fd = open(*aside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    const bool made = fd >= 0;
+    if (!made && errno == EEXIST) fd = open(*aside, O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    const bool taken = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (fd >= 0 && !taken && is_own(fd, *aside) && fchmod(fd, 0600) == 0 && ftruncate(fd, 0) == 0) return fd;
+    if (made && !taken) unlink(*aside);
     if (fd >= 0) close(fd);
     free(*aside);
     if (asprintf(aside, "%.*s.ingle-XXXXXX", n_folder, path) < 0) {
