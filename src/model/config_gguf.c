@@ -16,10 +16,22 @@ static full_key key_of(const char *arch, const char *key) {
     return k;
 }
 
+/* An array whose items are bools or whole numbers; of any other kind: an error. *found: there is an array. */
+static ig_status get_array(ig_gguf_array *a, bool *found, const ig_gguf *g, const char *key, ig_err *err) {
+    *found = ig_gguf_get_array(g, key, a, NULL) == IG_OK;
+    if (*found && (a->kind == IG_GGUF_STRING || a->kind == IG_GGUF_F32 || a->kind == IG_GGUF_F64))
+        return ig_fail(err, IG_EFORMAT, "%s: %s is an array of %s, not of whole numbers", ig_gguf_path(g),
+                       key, a->kind == IG_GGUF_STRING ? "strings" : "floats");
+    return IG_OK;
+}
+
 /* A number, or an array with a number for every layer, all of them alike. */
 static ig_status get_u64(uint64_t *out, const ig_gguf *g, const char *key, ig_err *err) {
     ig_gguf_array a;
-    if (ig_gguf_get_array(g, key, &a, NULL) != IG_OK || a.n == 0) return ig_gguf_get_u64(g, key, out, err);
+    bool found;
+    ig_status st = get_array(&a, &found, g, key, err);
+    if (st) return st;
+    if (!found || a.n == 0) return ig_gguf_get_u64(g, key, out, err);
     const uint64_t v = ig_gguf_array_u64(&a, 0);
     for (uint64_t i = 1; i < a.n; i++)
         if (ig_gguf_array_u64(&a, i) != v)
@@ -117,22 +129,28 @@ static ig_status read_yarn(ig_rope_settings *r, const ig_gguf *g, const char *ar
 ig_status ig_gguf_read_rope(ig_model_config *c, const ig_gguf *g, const char *arch, ig_err *err) {
     ig_rope_settings *r = &c->rope[IG_ROPE_FULL];
     double factor = 0, original = c->n_ctx_train;
+    double attn = 1;
     ig_slice kind = {NULL, 0};
     ig_status st = ig_gguf_real(&r->base, g, arch, "rope.freq_base", err);
     if (!st) st = ig_gguf_real(&factor, g, arch, "rope.scale_linear", err); /* the older spelling */
     if (!st) st = ig_gguf_real(&factor, g, arch, "rope.scaling.factor", err);
     if (!st) st = ig_gguf_real(&original, g, arch, "rope.scaling.original_context_length", err);
+    if (!st) st = ig_gguf_real(&attn, g, arch, "rope.scaling.attn_factor", err);
     if (st) return st;
     st = ig_gguf_get_string(g, key_of(arch, "rope.scaling.type").s, &kind, err);
     if (st && st != IG_ENOTFOUND) return st;
     if (factor == 0) factor = 1;
     r->type = IG_ROPE_PLAIN, r->factor = factor, r->original = original;
     r->scale = 1, r->beta_fast = 32, r->beta_slow = 1;
-    if (st == IG_ENOTFOUND || ig_slice_eq_str(kind, "linear")) {
+    const bool linear = st == IG_ENOTFOUND || ig_slice_eq_str(kind, "linear");
+    if (attn != 1 && (linear || ig_slice_eq_str(kind, "none")))
+        return ig_fail(err, IG_EFORMAT, "%s: %s.rope.scaling.attn_factor = %g without yarn or longrope",
+                       ig_gguf_path(g), arch, attn);
+    if (linear) {
         if (factor != 1) r->type = IG_ROPE_LINEAR;
         return IG_OK;
     }
-    if ((st = ig_gguf_real(&r->scale, g, arch, "rope.scaling.attn_factor", err))) return st;
+    r->scale = attn;
     if (ig_slice_eq_str(kind, "yarn")) {
         r->type = IG_ROPE_YARN;
         return read_yarn(r, g, arch, err);
@@ -158,13 +176,20 @@ ig_status ig_gguf_read_window(ig_model_config *c, const ig_gguf *g, const char *
     const ig_int_row pattern[] = {{&every, "attention.sliding_window_pattern", 0, IG_LAYERS_MAX, every},
                                   {.to = NULL}};
     ig_gguf_array a;
+    bool found;
     ig_status st = ig_gguf_ints(g, arch, window, err);
+    if (!st) st = get_array(&a, &found, g, key.s, err);
     if (st) return st;
-    if (ig_gguf_get_array(g, key.s, &a, NULL) == IG_OK) { /* true: a layer with a window */
+    if (found) { /* true: a layer with a window */
         if (a.n != (uint64_t)c->n_layers)
             return ig_fail(err, IG_EFORMAT, "%s: %s has %llu entries for %d layers", ig_gguf_path(g), key.s,
                            (unsigned long long)a.n, c->n_layers);
-        for (int i = 0; i < c->n_layers; i++) c->windowed[i] = ig_gguf_array_u64(&a, (uint64_t)i) != 0;
+        for (int i = 0; i < c->n_layers; i++) {
+            const uint64_t v = ig_gguf_array_u64(&a, (uint64_t)i);
+            if (v > 1)
+                return ig_fail(err, IG_EFORMAT, "%s: %s[%d] is neither 0 nor 1", ig_gguf_path(g), key.s, i);
+            c->windowed[i] = v != 0;
+        }
     } else {
         if ((st = ig_gguf_ints(g, arch, pattern, err))) return st;
         for (int i = 0; i < c->n_layers; i++) c->windowed[i] = every == 0 || (i + 1) % every != 0;

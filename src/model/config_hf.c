@@ -97,9 +97,9 @@ ig_status ig_hf_refuse(const ig_hf *h, const ig_hf_only *rows, ig_err *err) {
     for (; rows->key; rows++) {
         double number;
         yyjson_val *v = ig_hf_get(h, rows->key);
-        if (!v || yyjson_is_false(v)) continue;
+        if (!v || (rows->yes ? yyjson_is_true(v) : yyjson_is_false(v))) continue;
         if (rows->text && yyjson_equals_str(v, rows->text)) continue;
-        if (ig_json_number(v, &number) && number == rows->number) continue;
+        if (!rows->yes && ig_json_number(v, &number) && number == rows->number) continue;
         return ig_fail(err, IG_EFORMAT, "%.200s/config.json: %s = %s is not supported%s%s", h->path,
                        rows->key, show(v).s, rows->text ? ", only " : "", rows->text ? rows->text : "");
     }

@@ -65,8 +65,6 @@ static const ig_hf_only hf_only[] = {
     {.key = "attention_bias"},
     {.key = "hidden_activation", .text = "gelu_pytorch_tanh"},
     {.key = "hidden_act", .text = "gelu_pytorch_tanh"},
-    {.key = "use_bidirectional_attention"},
-    {.key = "rope_traditional"},
     {.key = NULL},
 };
 

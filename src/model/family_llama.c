@@ -46,9 +46,9 @@ static const char *const hf_drop[] = {"*.self_attn.rotary_emb.inv_freq", NULL};
 
 static const ig_hf_only hf_only[] = {
     {.key = "hidden_act", .text = "silu"},
-    {.key = "rope_traditional"},
-    {.key = "partial_rotary_factor", .number = 1},
-    {.key = "clip_qkv"},
+    {.key = "use_qk_norm"},
+    {.key = "qk_norm"},
+    {.key = "qk_layernorm"},
     {.key = NULL},
 };
 

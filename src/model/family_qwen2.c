@@ -30,7 +30,8 @@ static ig_status config(ig_model_config *out, const ig_gguf *g, ig_err *err) {
 static const ig_hf_type hf_types[] = {{.name = "qwen2"}, {.name = NULL}};
 static const char *const hf_drop[] = {"*.self_attn.rotary_emb.inv_freq", NULL};
 static const ig_hf_only hf_only[] = {
-    {.key = "hidden_act", .text = "silu"}, {.key = "rope_traditional"}, {.key = "mlp_bias"}, {.key = NULL}};
+    {.key = "hidden_act", .text = "silu"}, {.key = "mlp_bias"},     {.key = "use_qk_norm"},
+    {.key = "qk_norm"},                    {.key = "qk_layernorm"}, {.key = NULL}};
 
 static ig_status hf_config(ig_model_config *out, const ig_hf *h, ig_err *err) {
     ig_model_config c = {.embed_scale = 1.0f, .rope[IG_ROPE_FULL].base = 1e6};

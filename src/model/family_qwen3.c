@@ -30,7 +30,6 @@ static ig_status config(ig_model_config *out, const ig_gguf *g, ig_err *err) {
 static const ig_hf_type hf_types[] = {{.name = "qwen3"}, {.name = NULL}};
 static const char *const hf_drop[] = {"*.self_attn.rotary_emb.inv_freq", NULL};
 static const ig_hf_only hf_only[] = {{.key = "hidden_act", .text = "silu"},
-                                     {.key = "rope_traditional"},
                                      {.key = "attention_bias"},
                                      {.key = "mlp_bias"},
                                      {.key = NULL}};

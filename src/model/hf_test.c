@@ -761,6 +761,62 @@ TEST(settings_that_change_the_numbers_are_refused_by_name) {
             "model_type \"llama\" is not supported");
 }
 
+/* In config.json of any family: they say what another one does. */
+TEST(settings_of_other_families_are_refused_in_every_family) {
+    static const char *const families[] = {"llama", "qwen2", "qwen3", "gemma2", "gemma3_text"};
+    static const char base[] = "\"rope_theta\":1e4"; /* one family needs it */
+    static const struct {
+        const char *config, *says;
+    } cases[] = {
+        {"\"is_causal\":false", "is_causal = false is not supported"},
+        {"\"is_causal\":0", "is_causal = 0 is not supported"},
+        {"\"use_bidirectional_attention\":true", "use_bidirectional_attention = true"},
+        {"\"use_bidirectional_attention\":\"vision\"", "use_bidirectional_attention = \"vision\""},
+        {"\"is_encoder_decoder\":true", "is_encoder_decoder = true"},
+        {"\"rope_traditional\":true", "rope_traditional = true"},
+        {"\"partial_rotary_factor\":0.5", "partial_rotary_factor = 0.5"},
+        {"\"no_rope_layers\":[1,0]", "no_rope_layers = [1,0]"},
+        {"\"clip_qkv\":8.0", "clip_qkv = 8.0"},
+        {"\"embedding_multiplier\":12", "embedding_multiplier = 12"},
+        {"\"residual_multiplier\":0.22", "residual_multiplier = 0.22"},
+        {"\"logits_scaling\":8", "logits_scaling = 8"},
+        {"\"attention_multiplier\":0.5", "attention_multiplier = 0.5"},
+        {"\"attention_multiplier\":\"x\"", "attention_multiplier = \"x\" is not a number"},
+        {"\"scale_emb\":12", "scale_emb = 12"},
+        {"\"num_experts\":8", "num_experts = 8"},
+        {"\"attn_output_gate\":true", "attn_output_gate = true"},
+    };
+    for (size_t f = 0; f < sizeof families / sizeof *families; f++)
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+            refused(families[f][0] == 'g' ? tiny_gemma : tiny,
+                    (style){.type = families[f], .rope = base, .config = cases[i].config}, cases[i].says);
+    for (size_t f = 0; f < 3; f++) { /* Gemma has these */
+        refused(tiny, (style){.type = families[f], .rope = base, .config = "\"final_logit_softcapping\":30"},
+                "final_logit_softcapping = 30 is not supported in this family");
+        refused(tiny, (style){.type = families[f], .rope = base, .config = "\"attn_logit_softcapping\":50"},
+                "attn_logit_softcapping = 50 is not supported in this family");
+        refused(tiny, (style){.type = families[f], .rope = base, .config = "\"query_pre_attn_scalar\":256"},
+                "query_pre_attn_scalar = 256 is not supported in this family");
+    }
+    refused(tiny, (style){.config = "\"use_qk_norm\":true"}, "use_qk_norm = true");
+    refused(tiny_gemma, (style){.type = "gemma3", .nested = true, .config = "\"is_causal\":false"},
+            "is_causal = false");
+}
+
+TEST(settings_of_other_families_that_say_what_is_done_anyway_are_taken) {
+    file w = write_model(tiny, (twist){0});
+    ig_snapshot *p = NULL;
+    ig_model_info info;
+    ig_err err = {0};
+    write_snapshot(w.path, tiny,
+                   &(style){.config = "\"is_causal\":true,\"partial_rotary_factor\":1.0,\"logits_scaling\":1,"
+                                      "\"clip_qkv\":null,\"num_experts\":0,\"use_qk_norm\":false,"
+                                      "\"query_pre_attn_scalar\":32,\"final_logit_softcapping\":null"});
+    CHECK(ig_snapshot_open(&p, folder, &err) == IG_OK);
+    CHECK_MSG(ig_model_inspect(&info, (ig_checkpoint){.snapshot = p}, &err) == IG_OK, "%s", err.msg);
+    ig_snapshot_close(p), drop_folder(), unlink(w.path);
+}
+
 TEST(a_setting_that_is_not_there_is_named) {
     static const char *const keys[] = {"model_type", "hidden_size", "intermediate_size", "num_hidden_layers",
                                        "num_attention_heads", "vocab_size", "rms_norm_eps"};

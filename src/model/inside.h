@@ -228,10 +228,11 @@ ig_status ig_hf_bool(bool *out, const ig_hf *h, const char *key, bool or_else, i
 ig_status ig_hf_cap(float *out, const ig_hf *h, const char *key, double or_else, ig_err *err);
 
 /* A setting that changes the numbers: absent, null, false and `number` are fine, and `text` when it is not
- * NULL; anything else is refused. */
+ * NULL; anything else is refused. `yes`: only absent, null and true are fine. */
 typedef struct ig_hf_only {
     const char *key, *text;
     double number;
+    bool yes;
 } ig_hf_only;
 ig_status ig_hf_refuse(const ig_hf *h, const ig_hf_only *rows, ig_err *err); /* ended by a NULL key */
 
@@ -244,6 +245,14 @@ typedef struct ig_hf_rope {
 ig_status ig_hf_read_rope(ig_rope_settings *out, const ig_hf *h, const ig_hf_rope *kind, ig_err *err);
 /* windowed[i] from layer_types; without it it stays. No windowed layer, no window. */
 ig_status ig_hf_read_layers(ig_model_config *c, const ig_hf *h, ig_err *err);
+
+/* ---- config_rest.c: what else changes the numbers ------------------------------------------------------ */
+
+/* After a family has read its settings: refuses those of others, by name, unless they say what is done anyway. */
+ig_status ig_gguf_refuse_rest(const ig_model_config *c, const ig_gguf *g, ig_slice arch, ig_err *err);
+ig_status ig_hf_refuse_rest(const ig_model_config *c, const ig_hf *h, ig_err *err);
+/* Logs how many keys "<arch>." there are that nobody knows. */
+void ig_gguf_tell_unknown(const ig_gguf *g);
 
 /* ---- layers.c ------------------------------------------------------------------------------------------ */
 

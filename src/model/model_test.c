@@ -256,6 +256,80 @@ static void refused(shape s, twist t, const char *text) {
     ig_model_close(m), ig_gguf_close(g), unlink(w.path);
 }
 
+/* Each of them is read by another program for any architecture, or says what another family has. */
+TEST(settings_of_other_families_that_change_the_numbers_are_refused_in_every_family) {
+    static const char *const families[] = {"llama", "qwen2", "qwen3", "gemma2", "gemma3"};
+    static const struct {
+        const char *key, *as, *text, *says;
+        uint32_t value;
+    } cases[] = {
+        {"attention.causal", "bool", NULL, "attention.causal = false is not supported", 0},
+        {"attention.causal", NULL, NULL, "attention.causal is of kind u32", 0},
+        {"use_parallel_residual", "bool", NULL, "use_parallel_residual = true", 1},
+        {"attention.scale", "f32", NULL, "attention.scale = 3 is not supported, only 0.176777", 3},
+        {"attention.clamp_kqv", "f32", NULL, "attention.clamp_kqv = 8 is not supported, only 0", 8},
+        {"attention.max_alibi_bias", "f32", NULL, "attention.max_alibi_bias = 8", 8},
+        {"attention.temperature_scale", "f32", NULL, "attention.temperature_scale = 2", 2},
+        {"attention.key_length_swa", NULL, NULL, "attention.key_length_swa = 64 is not supported, only 32", 64},
+        {"embedding_scale", "f32", NULL, "embedding_scale = 12 is not supported, only 1", 12},
+        {"residual_scale", "f32", NULL, "residual_scale = 2", 2},
+        {"logit_scale", "f32", NULL, "logit_scale = 8", 8},
+        {"logit_scale", "f32s", NULL, "logit_scale is of kind array", 1},
+        {"expert_used_count", NULL, NULL, "expert_used_count = 2", 2},
+        {"num_loops", NULL, NULL, "num_loops = 2", 2},
+        {"rope.scaling.alpha", "f32", NULL, "rope.scaling.alpha = 1000", 1000},
+        {"rope.scaling.attn_factor", "f32", NULL, "rope.scaling.attn_factor = 2 without yarn", 2},
+        {"hidden_activation", NULL, "relu", "hidden_activation \"relu\" is not supported, only", 0},
+    };
+    for (size_t f = 0; f < sizeof families / sizeof *families; f++)
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            char key[80];
+            shape s = small;
+            if (families[f][0] == 'g') s.window = 8;
+            snprintf(key, sizeof key, "%s.%s", families[f], cases[i].key);
+            refused(s, (twist){.family = families[f], .more = key, .as = cases[i].as, .text = cases[i].text,
+                               .value = cases[i].value}, cases[i].says);
+        }
+}
+
+TEST(settings_of_other_families_that_change_nothing_are_taken) {
+    static const struct {
+        const char *key, *as, *text;
+        uint32_t value;
+    } cases[] = {
+        {"llama.attention.causal", "bool", NULL, 1}, {"llama.use_parallel_residual", "bool", NULL, 0},
+        {"llama.logit_scale", "f32", NULL, 1},       {"llama.attention.scale", "f32", NULL, 0},
+        {"llama.expert_used_count", NULL, NULL, 0},  {"llama.attention.key_length_swa", NULL, NULL, 32},
+        {"llama.vocab_size", NULL, NULL, 7},         {"llama.hidden_activation", NULL, "silu", 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        file w = write_model(small, (twist){.more = cases[i].key, .as = cases[i].as, .text = cases[i].text,
+                                            .value = cases[i].value});
+        ig_gguf *g = NULL;
+        ig_model_info info;
+        ig_err err = {0};
+        CHECK(ig_gguf_open(&g, w.path, &err) == IG_OK);
+        CHECK_MSG(ig_model_inspect(&info, (ig_checkpoint){.gguf = g}, &err) == IG_OK, "%s", err.msg);
+        ig_gguf_close(g), unlink(w.path);
+    }
+}
+
+/* Items of other kinds once read as numbers: each layer had a window. */
+TEST(a_pattern_of_windows_is_of_bools_or_of_0_and_1) {
+    static const struct { const char *as, *says; uint32_t value; } cases[] = {
+        {"f32s", "sliding_window_pattern is an array of floats, not of whole numbers", 0},
+        {"strings", "sliding_window_pattern is an array of strings, not of whole numbers", 0},
+        {"i32s", "sliding_window_pattern[0] is neither 0 nor 1", (uint32_t)-1},
+        {"i32s", "sliding_window_pattern[0] is neither 0 nor 1", 2},
+        {"f32", "sliding_window_pattern is of kind f32", 2},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        refused(small, (twist){.see = 8, .more = "llama.attention.sliding_window_pattern", .as = cases[i].as,
+                               .value = cases[i].value}, cases[i].says);
+    refused(small, (twist){.more = "llama.expert_count", .as = "f32s"},
+            "expert_count is an array of floats, not of whole numbers");
+}
+
 TEST(what_cannot_run_is_refused_by_name) {
     refused(small, (twist){.arch = "mamba"}, "\"mamba\" is not supported");
     refused(small, (twist){.drop = "blk.1.ffn_up.weight"}, "blk.1.ffn_up.weight is missing");

@@ -113,6 +113,7 @@ static ig_status read_gguf(const ig_family **family, ig_model_config *c, const i
         if (err) err->code = IG_EFORMAT;
         st = IG_EFORMAT;
     }
+    if (!st) st = ig_gguf_refuse_rest(c, g, arch, err);
     if (st != IG_OK) return st;
     if ((st = read_vocab(c, g, err)) != IG_OK) return st;
     *family = f;
@@ -180,6 +181,7 @@ static ig_status read_hf(const ig_family **family, ig_model_config *c, ig_source
     h.text = text ? text : h.root;
     h.type = yyjson_get_str(type);
     ig_status st = f->hf_config(c, &h, err);
+    if (!st) st = ig_hf_refuse_rest(c, &h, err);
     if (!st) st = ig_source_open(s, (ig_checkpoint){.snapshot = snapshot}, &h, err);
     if (!st) st = read_tied(c, f, &h, s, err);
     if (!st) st = read_pooling(c, snapshot, err);
@@ -301,6 +303,7 @@ ig_status ig_model_open(ig_model **out, ig_checkpoint from, const ig_model_optio
         goto out;
     }
     m->family = family, m->config = c;
+    if (from.gguf) ig_gguf_tell_unknown(from.gguf);
     m->pool = o->pool;
     m->tier_max = o->tier_max ? o->tier_max : IG_TIER_L3;
     m->cpu = o->cpu ? o->cpu : ig_cpu_features();

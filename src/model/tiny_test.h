@@ -53,6 +53,20 @@ static inline void put_str(FILE *f, const char *s) {
 static inline void kv_u32(FILE *f, const char *k, uint32_t v) {
     put_str(f, k), put_u32(f, 4), put_u32(f, v);
 }
+static inline void kv_as(FILE *f, const char *k, const char *as, uint32_t value, int n) {
+    const bool strings = strcmp(as, "strings") == 0, floats = as[0] == 'f', array = as[strlen(as) - 1] == 's';
+    const float real = (float)value;
+    put_str(f, k);
+    if (array) put_u32(f, 9);
+    put_u32(f, strings ? 8 : floats ? 6 : as[0] == 'i' ? 5 : 7);
+    if (array) put_u64(f, (uint64_t)n);
+    for (int i = 0; i < (array ? n : 1); i++) {
+        if (strings) put_str(f, "x");
+        else if (floats) put(f, &real, 4);
+        else if (as[0] == 'i') put_u32(f, value);
+        else put(f, &value, 1);
+    }
+}
 static inline void kv_f32(FILE *f, const char *k, float v) {
     put_str(f, k), put_u32(f, 6), put(f, &v, 4);
 }
@@ -110,6 +124,7 @@ typedef struct twist {
     bool biases, freqs;  /* of a llama: of all seven matrices; rope_freqs.weight */
     uint32_t see;        /* of a llama: attention.sliding_window */
     const char *more, *text; /* one key more: a text, or when it is NULL the number `value` */
+    const char *as;          /* ... "bool", "f32"; "f32s", "i32s", "strings": an array, one item a layer */
 } twist;
 static inline const char *family_of(shape s, const twist *t) {
     return t->family ? t->family : s.window ? "gemma3" : "llama";
@@ -187,7 +202,8 @@ static inline file write_model(shape s, twist t) {
                 {"attention.sliding_window", see},
                 {"attention.sliding_window_pattern", 2}};
     char key[64];
-    if (t.more && t.text) kv_str(w.f, t.more, t.text);
+    if (t.more && t.as) kv_as(w.f, t.more, t.as, t.value, s.layers);
+    else if (t.more && t.text) kv_str(w.f, t.more, t.text);
     else if (t.more) kv_u32(w.f, t.more, t.value);
     for (int i = 0; i < n_keys; i++) {
         snprintf(key, sizeof key, "%s.%s", arch, keys[i].k);
