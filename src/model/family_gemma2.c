@@ -82,6 +82,7 @@ const ig_family ig_family_gemma2 = {.name = "gemma2",
                                     .hf = hf_types,
                                     .hf_config = hf_config,
                                     .hf_drop = hf_drop,
+                                    .hf_tied_by_default = true,
                                     .layer_rows = layer_rows,
                                     .top_rows = top_rows,
                                     .layer = ig_layer_two_norms};

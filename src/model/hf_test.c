@@ -676,6 +676,87 @@ TEST(a_head_that_is_called_tied_is_not_read) {
     ig_model_close(m), ig_snapshot_close(p), drop_folder(), unlink(w.path);
 }
 
+/* Where the key is missing, a head that is there is the head, as its makers have it; but not in Gemma 2. */
+TEST(a_head_is_tied_by_the_key_by_the_family_or_by_what_is_there) {
+    static const struct {
+        const char *type;
+        bool there, tied;
+    } cases[] = {{"llama", true, false},   {"llama", false, true},  {"mistral", true, false},
+                 {"qwen2", true, false},   {"qwen2", false, true},  {"gemma2", true, true},
+                 {"gemma2", false, true},  {"gemma3_text", true, false}, {"gemma3_text", false, true}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        shape s = cases[i].type[0] == 'g' ? tiny_gemma : tiny;
+        ig_snapshot *p = NULL;
+        ig_model_info info;
+        ig_err err = {0};
+        s.untied = cases[i].there;
+        file w = write_model(s, (twist){0});
+        write_snapshot(w.path, s, &(style){.type = cases[i].type, .config = "\"tie_word_embeddings\":null"});
+        CHECK(ig_snapshot_open(&p, folder, &err) == IG_OK);
+        CHECK_MSG(ig_model_inspect(&info, (ig_checkpoint){.snapshot = p}, &err) == IG_OK, "%s", err.msg);
+        CHECK_MSG(info.config.tied_head == cases[i].tied, "%s, %d", cases[i].type, cases[i].there);
+        ig_snapshot_close(p), drop_folder(), unlink(w.path);
+    }
+    refused(tiny, (style){.type = "qwen3", .config = "\"rope_theta\":1e4,\"tie_word_embeddings\":null"},
+            "tie_word_embeddings is missing");
+}
+
+static void write_text(const char *name, const char *text) {
+    FILE *f = create(name);
+    fputs(text, f);
+    fclose(f);
+}
+
+/* modules.json and 1_Pooling/config.json as given, or none. `says` NULL: taken, with that pooling. */
+static void pooled(const char *modules, const char *pooling, const char *says, ig_pooling want) {
+    file w = write_model(tiny, (twist){0});
+    char below[sizeof folder + 32];
+    ig_snapshot *p = NULL;
+    ig_model_info info;
+    ig_err err = {0};
+    write_snapshot(w.path, tiny, &(style){0});
+    snprintf(below, sizeof below, "%s/1_Pooling", folder);
+    if (modules) write_text("modules.json", modules);
+    if (pooling && mkdir(below, 0755) == 0) write_text("1_Pooling/config.json", pooling);
+    CHECK(ig_snapshot_open(&p, folder, &err) == IG_OK);
+    ig_status st = ig_model_inspect(&info, (ig_checkpoint){.snapshot = p}, &err);
+    if (says)
+        CHECK_MSG(st == IG_EFORMAT && strstr(err.msg, says), "%d \"%s\" for \"%s\"", st, err.msg, says);
+    else
+        CHECK_MSG(!st && info.config.pooling == want, "%s, pooling %d", err.msg, (int)info.config.pooling);
+    ig_snapshot_close(p);
+    snprintf(below, sizeof below, "%s/1_Pooling/config.json", folder);
+    unlink(below);
+    *strrchr(below, '/') = 0;
+    rmdir(below);
+    drop_folder(), unlink(w.path);
+}
+
+TEST(a_pooling_that_is_not_one_of_ours_is_refused_by_name) {
+#define MODULE(path, type)                                                                                   \
+    "{\"idx\":0,\"path\":\"" path "\",\"type\":\"sentence_transformers.models." type "\"}"
+#define USUAL                                                                                                \
+    MODULE("", "Transformer") "," MODULE("1_Pooling", "Pooling") "," MODULE("2_Normalize", "Normalize")
+    static const char last[] = "{\"pooling_mode_cls_token\":false,\"pooling_mode_lasttoken\":true}";
+    pooled(NULL, NULL, NULL, IG_POOLING_NONE);
+    pooled("[" USUAL "]", last, NULL, IG_POOLING_LAST);
+    pooled(NULL, "{\"pooling_mode_cls_token\":true}", NULL, IG_POOLING_CLS);
+    pooled(NULL, "{\"pooling_mode_mean_tokens\":true,\"pooling_mode_lasttoken\":true}",
+           "pooling_mode_mean_tokens beside pooling_mode_lasttoken is not supported", 0);
+    pooled(NULL, "{\"pooling_mode_max_tokens\":true,\"pooling_mode_lasttoken\":true}",
+           "pooling_mode_max_tokens beside pooling_mode_lasttoken", 0);
+    pooled(NULL, "{\"pooling_mode_max_tokens\":true}", "pooling_mode_max_tokens is not supported", 0);
+    pooled(NULL, "{\"pooling_mode_weightedmean_tokens\":true}",
+           "pooling_mode_weightedmean_tokens is not supported", 0);
+    pooled(NULL, "{\"pooling_mode_mean_sqrt_len_tokens\":true}",
+           "pooling_mode_mean_sqrt_len_tokens is not supported", 0);
+    pooled("[" USUAL "," MODULE("3_Dense", "Dense") "]", last, "module 3 is a Dense, which is not supported", 0);
+    pooled("[" MODULE("", "Transformer") "," MODULE("2_Pooling", "Pooling") "]", last,
+           "a Pooling that is not in 1_Pooling", 0);
+    pooled("{}", last, "modules.json is not a list", 0);
+    pooled("[3]", last, "module 0 is a ?, which is not supported", 0);
+}
+
 TEST(settings_that_change_the_numbers_are_refused_by_name) {
     static const struct {
         const char *config, *says;

@@ -15,6 +15,7 @@ static const ig_family *const families[] = {
 #undef FAMILY_FILE
 };
 enum { N_FAMILIES = sizeof families / sizeof families[0] };
+#define POOLING_FOLDER "1_Pooling"
 
 static const ig_family *family_of_gguf(ig_slice architecture) {
     for (int i = 0; i < N_FAMILIES; i++)
@@ -131,27 +132,67 @@ static ig_status read_tied(ig_model_config *c, const ig_family *f, const ig_hf *
     if (v && !yyjson_is_bool(v))
         return ig_fail(err, IG_EFORMAT, "%.200s/config.json: tie_word_embeddings is neither true nor false",
                        h->path);
-    c->tied_head = v ? yyjson_get_bool(v) : true;
+    /* Where the key is missing, a head that is there is meant; only some families drop it even then. */
+    c->tied_head = v ? yyjson_get_bool(v) : f->hf_tied_by_default || !has_head;
     c->no_head = is_bare && !has_head && !c->tied_head;
     return IG_OK;
 }
 
-/* What sentence-transformers keep beside a model; a folder without it is not told to be for vectors. */
+/* What sentence-transformers runs after the model, by modules.json: a pooling, and lengths of 1. Anything else has
+ * weights of its own that the vector would lack. */
+static ig_status check_modules(const ig_snapshot *s, ig_err *err) {
+    yyjson_doc *doc = NULL;
+    ig_status st = ig_snapshot_json(&doc, s, "modules.json", err);
+    if (st) return st == IG_ENOTFOUND ? IG_OK : st;
+    yyjson_val *list = yyjson_doc_get_root(doc), *v;
+    if (!yyjson_is_arr(list))
+        st = ig_fail(err, IG_EFORMAT, "%.200s/modules.json is not a list", ig_snapshot_path(s));
+    size_t i, n;
+    yyjson_arr_foreach(list, i, n, v) {
+        const char *type = yyjson_get_str(ig_json_get(v, "type")), *dot = type ? strrchr(type, '.') : NULL;
+        const char *kind = dot ? dot + 1 : type ? type : "?";
+        const bool pools = strcmp(kind, "Pooling") == 0;
+        if (!pools && strcmp(kind, "Transformer") != 0 && strcmp(kind, "Normalize") != 0)
+            st = ig_fail(err, IG_EFORMAT, "%.200s/modules.json: module %zu is a %.40s, which is not supported",
+                         ig_snapshot_path(s), i, kind);
+        else if (pools && !yyjson_equals_str(ig_json_get(v, "path"), POOLING_FOLDER))
+            st = ig_fail(err, IG_EFORMAT, "%.200s/modules.json: a Pooling that is not in " POOLING_FOLDER,
+                         ig_snapshot_path(s));
+        if (st) break;
+    }
+    yyjson_doc_free(doc);
+    return st;
+}
+
+/* Which row, or what of all rows, is the vector. A folder that does not say is not told to be for vectors. */
 static ig_status read_pooling(ig_model_config *c, const ig_snapshot *s, ig_err *err) {
     static const struct {
         const char *key;
-        ig_pooling kind;
+        ig_pooling kind; /* NONE: we have no such */
     } modes[] = {{"pooling_mode_lasttoken", IG_POOLING_LAST},
                  {"pooling_mode_cls_token", IG_POOLING_CLS},
-                 {"pooling_mode_mean_tokens", IG_POOLING_MEAN}};
+                 {"pooling_mode_mean_tokens", IG_POOLING_MEAN},
+                 {"pooling_mode_max_tokens", IG_POOLING_NONE},
+                 {"pooling_mode_mean_sqrt_len_tokens", IG_POOLING_NONE},
+                 {"pooling_mode_weightedmean_tokens", IG_POOLING_NONE}};
+    const char *taken = NULL;
     yyjson_doc *doc = NULL;
-    ig_status st = ig_snapshot_json(&doc, s, "1_Pooling/config.json", err);
-    if (st == IG_ENOTFOUND) return IG_OK;
-    if (st) return st;
-    for (size_t i = 0; i < sizeof modes / sizeof *modes && !c->pooling; i++)
-        if (yyjson_is_true(ig_json_get(yyjson_doc_get_root(doc), modes[i].key))) c->pooling = modes[i].kind;
+    ig_status st = check_modules(s, err);
+    if (!st) st = ig_snapshot_json(&doc, s, POOLING_FOLDER "/config.json", err);
+    if (st) return st == IG_ENOTFOUND ? IG_OK : st;
+    for (size_t i = 0; i < sizeof modes / sizeof *modes && !st; i++) {
+        if (!yyjson_is_true(ig_json_get(yyjson_doc_get_root(doc), modes[i].key))) continue;
+        if (taken)
+            st = ig_fail(err, IG_EFORMAT, "%.200s/" POOLING_FOLDER "/config.json: %s beside %s is not supported",
+                         ig_snapshot_path(s), modes[i].key, taken);
+        else if (modes[i].kind == IG_POOLING_NONE)
+            st = ig_fail(err, IG_EFORMAT, "%.200s/" POOLING_FOLDER "/config.json: %s is not supported",
+                         ig_snapshot_path(s), modes[i].key);
+        taken = modes[i].key;
+        c->pooling = modes[i].kind;
+    }
     yyjson_doc_free(doc);
-    return IG_OK;
+    return st;
 }
 
 const char *ig_pooling_name(ig_pooling p) {
