@@ -319,6 +319,8 @@ int ig_cmd_serve(int argc, char **argv) {
          .value = "N", .help = "more are turned away"},
         {"sse-ping", .kind = IG_OPT_INT, .to = &o.http.sse_ping_s, .min = 1, .max = 3600, .value = "S",
          .help = "seconds between signs of life in a stream"},
+        {"tolerate-half-close", .kind = IG_OPT_BOOL, .to = &o.http.tolerate_half_close,
+         .help = "answer clients that close their sending side after a request"},
         {"drain-timeout", .kind = IG_OPT_INT, .to = &o.http.drain_timeout_s, .min = 0, .max = 86400,
          .value = "S", .help = "seconds that running requests get at the end"},
         {"queue-timeout", .kind = IG_OPT_INT, .to = &o.http.queue_timeout_s, .min = 0, .max = 86400,

@@ -254,6 +254,19 @@ static void tick(ig_serve_watch *w) {
     }
 }
 
+/* A peer that sends no more (FIN) has left or still reads: nothing tells the two apart but writing to it. A
+ * generation is not worth the risk of running on for nobody, so for one a FIN is the end, unless the
+ * configuration says otherwise: then a stream is written to at once, and who has left answers with a reset. */
+static void see_end(ig_serve_conn *c, bool both_ways) {
+    atomic_fetch_or(&c->flags, IG_CONN_END); /* before the look: ig_serve_end_means does it the other way round */
+    wake(c, both_ways || atomic_load(&c->end_is_gone) ? IG_CONN_GONE : IG_CONN_PING);
+}
+
+void ig_serve_end_means(ig_serve_conn *c, bool gone) {
+    atomic_store(&c->end_is_gone, gone);
+    if (gone && (atomic_load(&c->flags) & IG_CONN_END)) atomic_fetch_or(&c->flags, IG_CONN_GONE);
+}
+
 /* ---- the thread ---------------------------------------------------------------------------------------- */
 
 static void deliver_rings(ig_serve_watch *w) {
@@ -283,7 +296,7 @@ static void *watch_main(void *arg) {
                 linger(w, c);
             } else {
                 c->gone_ns = ig_clock_ns();
-                wake(c, IG_CONN_GONE);
+                see_end(c, events[i].events & (EPOLLHUP | EPOLLERR));
             }
         }
         struct command cmd;

@@ -75,6 +75,7 @@ static void on_connection(void *cls, struct MHD_Connection *m, void **slot,
         c->request_id[0] = 0;
         atomic_store(&c->flags, 0);
         atomic_store(&c->waits, false);
+        atomic_store(&c->end_is_gone, false);
         ig_serve_phase_set(c, IG_PHASE_HEADERS);
         atomic_fetch_add(&s->n_open, 1);
         *slot = c;
@@ -233,6 +234,8 @@ static bool admit(ig_serve_conn *c, const char *url, const char *method, ig_http
         return too_large(s, e);
     c->job = ig_serve_job_make(s, c->route->kind);
     if (!c->job) return ig_serve_refuse(e, "overloaded", NULL, "no memory for this request");
+    bool generates = c->job->kind == IG_SERVE_CHAT || c->job->kind == IG_SERVE_COMPLETION;
+    ig_serve_end_means(c, generates && !s->config.tolerate_half_close);
     return c->upload_bytes == MHD_SIZE_UNKNOWN || reserve_body(c, c->upload_bytes, e);
 }
 
@@ -318,6 +321,7 @@ static void on_completed(void *cls, struct MHD_Connection *m, void **context,
     c->route = NULL; /* the next request may break before it has a line */
     c->request_id[0] = 0;
     atomic_store(&c->waits, false);
+    ig_serve_end_means(c, false);
     if (how == MHD_REQUEST_TERMINATED_COMPLETED_OK) {
         MHD_set_connection_option(m, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)IDLE_TIMEOUT_S);
         ig_serve_phase_move(c, IG_PHASE_IDLE);

@@ -196,7 +196,8 @@ enum {                        /* ig_serve_conn.flags */
        IG_CONN_NEWS = 2,
        IG_CONN_GONE = 4, /* the peer has left */
        IG_CONN_PING = 8,
-       IG_CONN_HELD = 16 /* prep has the job: nobody resumes, because MHD may close what it resumes at once */
+       IG_CONN_HELD = 16, /* prep has the job: nobody resumes, because MHD may close what it resumes at once */
+       IG_CONN_END = 32   /* the peer sends no more: it has left, or it only said so (half-close) */
 };
 
 typedef struct ig_serve_route ig_serve_route;
@@ -211,6 +212,7 @@ typedef struct ig_serve_conn {
     _Atomic uint64_t news_ns;    /* when the stream last gave bytes: pings count from here */
     _Atomic bool waits;          /* suspended for a generation: the watcher may ping it */
     _Atomic bool pinged;         /* the first ping comes early, to say what is waited for */
+    _Atomic bool end_is_gone;    /* of this request: IG_CONN_END means IG_CONN_GONE */
 
     /* the watcher's */
     int fd;                   /* a dup of the socket, -1: none */
@@ -241,6 +243,8 @@ bool ig_serve_phase_move(ig_serve_conn *c, ig_serve_phase p);
 
 /* Net thread: suspends until somebody wakes the connection; news that came meanwhile resume it at once. */
 void ig_serve_conn_nap(ig_serve_conn *c);
+/* Net thread: does the end of what the peer sends end this request? */
+void ig_serve_end_means(ig_serve_conn *c, bool gone);
 
 typedef struct ig_serve_watch ig_serve_watch;
 ig_status ig_serve_watch_start(ig_serve_watch **out, ig_serve *s, ig_err *err);

@@ -24,6 +24,7 @@ typedef struct ig_serve_config {
     const char *const *cors_origins;  /* NULL-ended; or NULL */
     const char *const *api_keys;      /* NULL-ended; or NULL */
     bool no_auth;                /* bind beyond loopback without a key */
+    bool tolerate_half_close;    /* a client that sends no more may wait for a generation all the same */
     size_t body_max_bytes;       /* 32 MiB */
     int connections_max;         /* 512 */
     int sse_ping_s;              /* 15 */

@@ -2,6 +2,7 @@
 import json
 import random
 import signal
+import socket
 import threading
 import time
 
@@ -230,3 +231,63 @@ def test_streams_that_outlast_the_drain_are_told(start_server):
     assert b'"code":"shutting_down"' in ends[0] and b"[DONE]" not in ends[0] and b'"finish_reason":"' not in ends[0]
     assert ends[1].startswith(b"HTTP/1.1 503") and b'"code":"shutting_down"' in ends[1]
     assert server.process.wait(30) == 0
+
+
+# ---- half-closed: the client sends no more and still reads
+
+def half_closed(server, data):
+    """Whatever comes after the client has closed its sending side. (Without Connection: close the server waits a
+    moment for what may have come before that.)"""
+    with server.connect() as s:
+        s.sendall(data.replace(b"Host:", b"Connection: close\r\nHost:", 1))
+        s.shutdown(socket.SHUT_WR)
+        got = b""
+        try:
+            while more := s.recv(65536):
+                got += more
+        except ConnectionError:
+            pass
+        return got
+
+
+def test_a_half_closed_client_gets_every_answer_but_a_generation(server, canary):
+    get = "GET {} HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    for data, want in [(get.format("/health").encode(), b'{"status": "ok"}'),
+                       (get.format("/v1/models").encode(), b'"object":"list"'),
+                       (get.format("/nothing").encode(), b"HTTP/1.1 404"),
+                       (post_bytes({"content": "hello world"}, "/tokenize"), b'"tokens":['),
+                       (post_bytes({"messages": [{"role": "user", "content": "Hi"}]}, "/apply-template"), b'"prompt":'),
+                       (post_bytes({"messages": [{"role": "user", "content": "Hi"}]}, CHAT + "/input_tokens"), b"input_tokens\":"),
+                       (post_bytes({"content": 7}, "/tokenize"), b"HTTP/1.1 400")]:
+        for _ in range(20):  # the end may come before, with or after the request
+            got = half_closed(server, data)
+            assert got.startswith(b"HTTP/1.1 ") and want in got, (data[:60], got)
+    with server.connect() as s:  # and one that did not ask for the end of the connection
+        s.sendall(get.format("/health").encode())
+        s.shutdown(socket.SHUT_WR)
+        got = b""
+        while more := s.recv(65536):
+            got += more
+    assert b'{"status": "ok"}' in got
+    assert half_closed(server, post_bytes(LONG)) == b""
+    assert b"finish_reason\":\"" not in half_closed(server, post_bytes({**LONG, "stream": True}))
+    server.wait_idle()
+    canary()
+
+
+def test_half_closed_clients_are_answered_when_that_is_asked_for(start_server):
+    server = start_server("--tolerate-half-close", "--sse-ping", "600", "--batch", "1", "--ctx", "2048")
+    for i in range(6):
+        got = half_closed(server, post_bytes({**LONG, "max_tokens": 2, "stream": bool(i % 2)}))
+        assert b"HTTP/1.1 200" in got and b'"finish_reason":"length"' in got and (b"[DONE]" in got) == bool(i % 2), got
+    # Who has left for good is noticed all the same: in a stream by writing to it, else by a reset.
+    holder = open_request(server, {**LONG, "stream": True})
+    read_events(holder, 2)
+    for stream, how in ((True, "close"), (True, "reset"), (False, "reset")):
+        waiting = open_request(server, {**LONG, "stream": stream})
+        server.wait_until(lambda: server.stats()["batch"]["pending_rows"] == 1, "one waits")
+        leave(waiting, how)
+        server.wait_until(lambda: server.stats()["batch"]["pending_rows"] == 0, "nobody waits")
+        assert server.stats()["batch"]["active_rows"] == 1
+    holder.close()
+    server.wait_idle()
