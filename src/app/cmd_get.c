@@ -272,6 +272,7 @@ static int find_name(get *g, const char *arg) {
     ig_err err;
     int code, found = -1;
     bool several = false;
+    if ((code = ig_library_check_name(arg))) return code;
     if (strchr(arg, '/')) return ig_hub_name_parse(&g->name, arg, &err) ? ig_app_fail(&err) : IG_EXIT_OK;
     ig_places_find(&places);
     if ((code = ig_library_list(&l, &places, false))) return code;

@@ -22,6 +22,10 @@ static int width_of_names(const ig_hub_items *l, const bool *shown) {
     return w > 64 ? 64 : w;
 }
 
+static const char *type_of(const ig_hub_item *i) {
+    return i->unfinished ? "unfinished" : i->gguf ? "gguf" : "safetensors";
+}
+
 static void print_table(const ig_hub_items *l, const ig_hub_facts *facts, const bool *shown) {
     const uint64_t usable = ig_memory_available_bytes() / 4 * 3;
     int w = width_of_names(l, shown);
@@ -36,9 +40,10 @@ static void print_table(const ig_hub_items *l, const ig_hub_facts *facts, const 
         ig_text_calm(name, false);
         if (facts[i].bits > 0) snprintf(bits, sizeof bits, "%.1f", facts[i].bits);
         if (facts[i].n_ctx) snprintf(context, sizeof context, "%" PRIu64, facts[i].n_ctx);
-        printf("%-*s  %-11s  %9s  %5s  %8s  %s\n", w, name, l->v[i].gguf ? "gguf" : "safetensors",
+        printf("%-*s  %-11s  %9s  %5s  %8s  %s\n", w, name, type_of(&l->v[i]),
                ig_size_text_of(l->v[i].bytes).s, bits, context,
-               !facts[i].runs           ? "no, ingle show says why"
+               l->v[i].unfinished       ? "no, ingle get goes on with it"
+               : !facts[i].runs         ? "no, ingle show says why"
                : fits(&l->v[i], usable) ? "yes"
                                         : "no, too large");
     }
@@ -55,7 +60,8 @@ static int print_json(const ig_hub_items *l, const ig_hub_facts *facts, const bo
         yyjson_mut_val *o = yyjson_mut_arr_add_obj(doc, root);
         ig_json_add_bytes(doc, o, "name", l->v[i].name);
         ig_json_add_bytes(doc, o, "path", l->v[i].path);
-        yyjson_mut_obj_add_str(doc, o, "type", l->v[i].gguf ? "gguf" : "safetensors");
+        yyjson_mut_obj_add_str(doc, o, "type", type_of(&l->v[i]));
+        yyjson_mut_obj_add_bool(doc, o, "unfinished", l->v[i].unfinished);
         if (l->v[i].repo) ig_json_add_bytes(doc, o, "repo", l->v[i].repo);
         if (l->v[i].commit) ig_json_add_bytes(doc, o, "commit", l->v[i].commit);
         yyjson_mut_obj_add_bool(doc, o, "current", l->v[i].current);
@@ -68,6 +74,18 @@ static int print_json(const ig_hub_items *l, const ig_hub_facts *facts, const bo
         if (facts[i].why[0]) ig_json_add_bytes(doc, o, "why", facts[i].why);
     }
     return ig_app_print_json(doc, lost);
+}
+
+static void say_nothing_there(const ig_hub_items *l, const ig_places *p) {
+    char models[sizeof p->models];
+    snprintf(models, sizeof models, "%s", p->models);
+    ig_text_calm(models, false);
+    if (l->n)
+        fprintf(stderr, "no model has these words in its name\n");
+    else if (*models && !*l->warning)
+        fprintf(stderr, "no models yet: ingle get org/name downloads one, or put files into %s\n", models);
+    else if (!*l->warning)
+        ig_app_say(0, "no models yet, and no folder for them: neither INGLE_CACHE nor HOME is set");
 }
 
 int ig_cmd_ls(int argc, char **argv) {
@@ -106,10 +124,8 @@ int ig_cmd_ls(int argc, char **argv) {
     else if (n_shown)
         print_table(&l, facts, shown);
     else
-        fprintf(stderr,
-                l.n ? "no model has these words in its name\n"
-                    : "no models yet: ingle get org/name downloads one, or put files into %s\n",
-                places.models);
+        say_nothing_there(&l, &places);
+    if (!code && *l.warning) code = IG_EXIT_FAILED; /* said already: the list is not whole */
     free(shown);
     free(facts);
     ig_hub_items_clear(&l);
@@ -146,7 +162,9 @@ int ig_cmd_scan(int argc, char **argv) {
         printf("{\"models\":%d,\"run\":%d,\"skipped\":%d}\n", l.n, n_run, l.n - n_run);
     else
         printf("%d models, %d run, %d do not\n", l.n, n_run, l.n - n_run);
+    const bool cut = *l.warning; /* said already */
     free(facts);
     ig_hub_items_clear(&l);
-    return unsaved.code ? ig_app_fail(&unsaved) : IG_EXIT_OK;
+    if (unsaved.code) return ig_app_fail(&unsaved);
+    return cut ? IG_EXIT_FAILED : IG_EXIT_OK;
 }

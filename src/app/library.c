@@ -25,12 +25,18 @@ void ig_places_find(ig_places *p) {
 
 int ig_library_list(ig_hub_items *out, const ig_places *p, bool all_revisions) {
     ig_err err;
-    return ig_hub_list(out, *p->cache ? p->cache : NULL, *p->models ? p->models : NULL, all_revisions, &err)
-               ? ig_app_fail(&err)
-               : IG_EXIT_OK;
+    if (ig_hub_list(out, *p->cache ? p->cache : NULL, *p->models ? p->models : NULL, all_revisions, &err))
+        return ig_app_fail(&err);
+    if (*out->warning) ig_app_say(0, "%s", out->warning);
+    return IG_EXIT_OK;
 }
 
 /* ---- names --------------------------------------------------------------------------------------------- */
+
+int ig_library_check_name(const char *arg) {
+    if (arg[strspn(arg, " \t\r\n")]) return IG_EXIT_OK;
+    return ig_app_say(IG_EXIT_USAGE, "the name of the model is empty");
+}
 
 bool ig_library_has_words(const char *name, const char *words) {
     char word[256];
@@ -74,29 +80,6 @@ int ig_library_repo_item(const ig_hub_items *l, const ig_hub_name *name) {
     return best;
 }
 
-int ig_library_find(const ig_hub_items *l, const char *arg, int *code) {
-    ig_hub_name name;
-    int found = -1, n = 0;
-    *code = IG_EXIT_NOT_FOUND;
-    for (int i = 0; i < l->n; i++)
-        if (ig_library_is_name(l->v[i].name, arg)) return i;
-    if (ig_hub_name_parse(&name, arg, NULL) == IG_OK && (found = ig_library_repo_item(l, &name)) >= 0)
-        return found;
-    for (int i = 0; i < l->n; i++) {
-        if (!ig_library_has_words(l->v[i].name, arg)) continue;
-        found = i;
-        n++;
-    }
-    if (n == 1) return found;
-    ig_app_say(IG_EXIT_NOT_FOUND,
-               n ? "\"%.200s\" could be any of these; say more of the name"
-                 : "no model on this machine is called \"%.200s\"; `ingle ls` lists them",
-               arg);
-    for (int i = 0; i < l->n && n; i++)
-        if (ig_library_has_words(l->v[i].name, arg)) ig_app_list_name("", l->v[i].name);
-    return -1;
-}
-
 /* ---- what is in them ----------------------------------------------------------------------------------- */
 
 void ig_library_look(ig_hub_facts *out, const ig_hub_item *item) {
@@ -129,6 +112,11 @@ ig_hub_facts *ig_library_facts(const ig_hub_items *l, const ig_places *p, bool f
     if (!facts) return NULL;
     if (*p->registry && !fresh && ig_hub_registry_open(&known, p->registry, NULL)) known = NULL;
     for (int i = 0; i < l->n; i++) {
+        if (l->v[i].unfinished) {
+            snprintf(facts[i].why, sizeof facts[i].why,
+                     "its download is not finished; `ingle get %.160s` goes on with it", l->v[i].repo);
+            continue;
+        }
         if (known && ig_hub_registry_get(known, &l->v[i], &facts[i])) continue;
         ig_library_look(&facts[i], &l->v[i]);
         n_looked += ig_hub_registry_keeps(&l->v[i]);

@@ -60,8 +60,8 @@ static void overview(FILE *to) {
     fprintf(
         to,
         "\nMODEL is a path to a GGUF file or a snapshot's folder, org/name as a hub calls it (org/name:Q4_K_M),\n"
-        "or part of a name that `ingle ls` shows. Without a verb the model is served. `ingle VERB --help` lists\n"
-        "the options of a verb.\n");
+        "or part of a name that `ingle ls` shows (rm wants all of it). Without a verb the model is served.\n"
+        "`ingle VERB --help` lists the options of a verb.\n");
 }
 
 /* Words that people bring along from other programs, and what does the same here. */

@@ -192,6 +192,8 @@ static int find_any(const ig_hub_items *l, const char *dir, int *at) {
 static int find_words(const ig_hub_items *l, const char *dir, const char *arg, int *at) {
     const filter words = {.arg = arg};
     for (*at = 0; *at < l->n; ++*at)
+        if (l->v[*at].current && strcmp(l->v[*at].name, arg) == 0) return IG_EXIT_OK;
+    for (*at = 0; *at < l->n; ++*at)
         if (l->v[*at].current && ig_library_is_name(l->v[*at].name, arg)) return IG_EXIT_OK;
     int n = count(l, words, at);
     return n == 1 ? IG_EXIT_OK : n ? say_several(l, words) : say_none(dir, arg, l);
@@ -228,10 +230,11 @@ static int find_repo(ig_hub_items *l, const ig_places *places, const char *arg, 
 
 int ig_models_find(char **path, const char *arg) {
     ig_places places;
-    ig_hub_items l = {NULL, 0};
+    ig_hub_items l = {.n = 0};
     ig_hub_name name;
     int at = -1, code;
-    if (arg && *arg && access(arg, F_OK) == 0) {
+    if (arg && (code = ig_library_check_name(arg))) return code;
+    if (arg && access(arg, F_OK) == 0) {
         *path = path_of(arg);
         if (*path && is_part(*path)) {
             free(*path);
@@ -259,7 +262,7 @@ int ig_models_find(char **path, const char *arg) {
 
 bool ig_models_knows(const char *arg) {
     ig_places places;
-    ig_hub_items l = {NULL, 0};
+    ig_hub_items l = {.n = 0};
     int last;
     if (strchr(arg, '/') || is_gguf(arg) || is_snapshot(".", arg)) return true;
     ig_places_find(&places);

@@ -172,6 +172,67 @@ TEST(what_lies_in_the_cache_and_in_the_models_folder_is_listed_by_name) {
     drop_top();
 }
 
+TEST(folders_that_lead_to_themselves_or_to_each_other_are_read_once) {
+    char models[128], path[256];
+    ig_hub_items l;
+    ig_err err = {.msg = ""};
+    make_top();
+    write_file("models/m/config.json", "{}");
+    write_file("models/m/sub/x.safetensors", "");
+    snprintf(models, sizeof models, "%s/models", top);
+    for (int i = 0; i < 60; i++) {
+        snprintf(path, sizeof path, "%s/m/l%d", models, i);
+        CHECK(symlink(i & 1 ? "." : "sub", path) == 0);
+        snprintf(path, sizeof path, "%s/m/sub/l%d", models, i);
+        CHECK(symlink(i & 1 ? ".." : "../..", path) == 0);
+        snprintf(path, sizeof path, "%s/l%d", models, i);
+        CHECK(symlink(".", path) == 0);
+    }
+    const uint64_t begin = ig_clock_ns(); /* of the old reader these are 60 to the power of 4 steps */
+    CHECK_MSG(!ig_hub_list(&l, NULL, models, false, &err), "%s", err.msg);
+    CHECK(ig_clock_ns() - begin < (uint64_t)20 * 1000000000);
+    CHECK(l.n == 1 && strcmp(l.v[0].name, "m") == 0 && !*l.warning);
+    ig_hub_items_clear(&l);
+    drop_top();
+}
+
+TEST(one_folder_under_two_names_is_two_models) {
+    char models[128], path[256];
+    ig_hub_items l;
+    make_top();
+    write_file("far/config.json", "{}");
+    write_file("models/x.gguf", "");
+    snprintf(models, sizeof models, "%s/models", top);
+    snprintf(path, sizeof path, "%s/a", models);
+    CHECK(symlink("../far", path) == 0);
+    snprintf(path, sizeof path, "%s/b", models);
+    CHECK(symlink("../far", path) == 0);
+    CHECK(!ig_hub_list(&l, NULL, models, false, NULL) && l.n == 3);
+    ig_hub_items_clear(&l);
+    drop_top();
+}
+
+TEST(a_folder_that_is_none_or_holds_too_much_is_told) {
+    char path[256];
+    ig_hub_items l;
+    make_top();
+    write_file("models", "a file");
+    snprintf(path, sizeof path, "%s/models", top);
+    CHECK(!ig_hub_list(&l, path, NULL, false, NULL) && l.n == 0 && strstr(l.warning, "Not a directory"));
+    ig_hub_items_clear(&l);
+    CHECK(!ig_hub_list(&l, NULL, path, false, NULL) && l.n == 0 && strstr(l.warning, "Not a directory"));
+    ig_hub_items_clear(&l);
+    CHECK(unlink(path) == 0);
+    for (int i = 0; i < 1100; i++) {
+        snprintf(path, sizeof path, "models/m/f%d/x", i);
+        write_file(path, "");
+    }
+    snprintf(path, sizeof path, "%s/models", top);
+    CHECK(!ig_hub_list(&l, NULL, path, false, NULL) && strstr(l.warning, "too many folders"));
+    ig_hub_items_clear(&l);
+    drop_top();
+}
+
 TEST(a_registry_of_any_bytes_is_empty_and_an_entry_counts_for_the_same_file_only) {
     static const char *const texts[] = {"",
                                         "{",
@@ -184,7 +245,7 @@ TEST(a_registry_of_any_bytes_is_empty_and_an_entry_counts_for_the_same_file_only
     char path[128];
     char name[] = "n", file[] = "/x";
     ig_hub_item item = {.name = name, .path = file, .bytes = 7, .modified_ns = 3};
-    ig_hub_items l = {&item, 1};
+    ig_hub_items l = {.v = &item, .n = 1};
     ig_hub_facts in = {.architecture = "llama", .bits = 4.5, .n_ctx = 8, .runs = true}, out;
     ig_hub_registry *g = NULL;
     make_top();

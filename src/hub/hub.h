@@ -167,8 +167,9 @@ char *ig_hub_snapshot_path(const char *cache, const ig_hub_repo *r, const char *
 typedef struct ig_hub_item {
     char *name;   /* org/name, org/name:Q4_K_M, or the name of a file or folder in the models folder */
     char *path;   /* a GGUF file, its first part when split, or a snapshot's folder */
-    char *repo, *commit; /* NULL for the models folder */
+    char *repo, *commit; /* NULL for the models folder; no commit when unfinished */
     bool gguf, current;  /* current: what org/name means */
+    bool unfinished;     /* no model: what a download has brought so far; `path` is the repository's folder */
     uint64_t bytes;      /* of weights */
     int64_t modified_ns;
 } ig_hub_item;
@@ -176,6 +177,7 @@ typedef struct ig_hub_item {
 typedef struct ig_hub_items {
     ig_hub_item *v; /* sorted by name */
     int n;
+    char warning[256]; /* why the list may lack something, for people; "" for nothing */
 } ig_hub_items;
 
 /* Reads names and sizes only. Folders that are not there are empty; either may be NULL. */
@@ -198,7 +200,7 @@ ig_status ig_hub_registry_open(ig_hub_registry **out, const char *path, ig_err *
 void ig_hub_registry_close(ig_hub_registry *g);
 /* False: not there, or the item has changed since. */
 bool ig_hub_registry_get(const ig_hub_registry *g, const ig_hub_item *item, ig_hub_facts *out);
-/* Can it be kept at all: JSON has no place for a path that is no UTF-8. */
+/* Can it be kept at all: JSON has no place for a path that is no UTF-8, and an unfinished download no facts. */
 bool ig_hub_registry_keeps(const ig_hub_item *item);
 /* Writes these items, but those that cannot be kept, and nothing else. */
 ig_status ig_hub_registry_save(const char *path, const ig_hub_items *l, const ig_hub_facts *facts,
@@ -222,17 +224,24 @@ typedef struct ig_hub_remove {
     bool force;         /* also snapshots that no ref names and that hold files no other has */
     int64_t now_s;
     const char *state;  /* where servers are noted, or NULL */
-    /* bytes: what the disk gets back */
+    /* bytes: what the disk gets back. With `run` it is called once the thing is gone. */
     void (*gone)(void *ud, const char *path, uint64_t bytes, const char *why);
     void (*kept)(void *ud, const char *path, const char *why);
+    void (*failed)(void *ud, const char *path, const char *why); /* it should go, and is still there; or NULL */
     void *ud;
 } ig_hub_remove;
 
+/* All of these: IG_EIO when something could not be removed, or not be read; the rest has gone then. */
 /* In every repository: snapshots that no ref names, blobs that nothing names, and what tries left behind more
  * than seven days ago. */
 ig_status ig_hub_gc(const char *cache, const ig_hub_remove *o, ig_err *err);
-/* The files of one item, and the repository with its last one. A repository is an item as well (whole: all
- * its revisions). IG_EBUSY: it is served or being downloaded. */
+/* In the folder "blobs" beside the models folder, where the starter lies: blobs of more than a day to which no link
+ * of the models folder leads, and what tries left behind more than seven days ago. */
+ig_status ig_hub_gc_own(const char *models, const ig_hub_remove *o, ig_err *err);
+/* The files of one item, and the repository with its last one, unless a download of it is unfinished. A repository
+ * is an item as well (whole: all its revisions and unfinished downloads). A link of the models folder goes with its
+ * blob when that lies in the folder "blobs" beside it and no other link leads to it. IG_EBUSY: it is served or
+ * being downloaded. */
 ig_status ig_hub_rm(const char *cache, const char *models, const ig_hub_item *item, bool whole,
                     const ig_hub_remove *o, ig_err *err);
 

@@ -1,9 +1,13 @@
 /* library: every model on this disk: the snapshots of the hub cache, and what lies in the models folder.
- * Threads: the caller's. Memory: malloc, at most ITEMS_MAX items; folders are read to a bounded depth.
- * Names and sizes only, no file is opened: it runs at every start that names a model by part of its name. */
+ * Threads: the caller's. Memory: malloc, at most ITEMS_MAX items.
+ * Names and sizes only, no file is opened: it runs at every start that names a model by part of its name.
+ * Bounds:  links are followed, since people link models in, so a folder may lead to itself or to half a disk:
+ *          in one tree no folder is read twice, and of all trees together LOOKS_MAX names are looked at. What was
+ *          cut is told in the list's warning, as is a folder that may not be read. */
 #include "hub/inside.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +15,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { ITEMS_MAX = 16384, FILES_MAX = 16384, SNAPSHOTS_MAX = 1024, DEPTH_MAX = 3 };
+enum {
+    ITEMS_MAX = 16384,
+    FILES_MAX = 16384,
+    SNAPSHOTS_MAX = 1024,
+    DEPTH_MAX = 3,
+    FOLDERS_MAX = 1024, /* in one tree */
+    LOOKS_MAX = 200000
+};
 
 /* ---- lists --------------------------------------------------------------------------------------------- */
 
@@ -62,29 +73,71 @@ static bool is_kind(const char *folder, const char *name, mode_t kind, uint64_t 
     return is;
 }
 
-/* The entries of a folder, sorted; none of those that begin with a dot. */
-static names read_folder(const char *folder) {
+/* What is being read, of both folders together. */
+typedef struct reading {
+    int n_looks; /* names looked at so far */
+    char warning[sizeof ((ig_hub_items *)NULL)->warning];
+} reading;
+
+static void warn(reading *g, const char *what, const char *why) {
+    if (!*g->warning) snprintf(g->warning, sizeof g->warning, "%s: %s", what, why);
+    ig_text_calm(g->warning, false);
+}
+
+/* The entries of a folder, sorted; none of those that begin with a dot. `top`: somebody named it, so that it
+ * cannot be read is worth a word. */
+static names read_folder(reading *g, const char *folder, bool top) {
     names l = {NULL, 0, 0};
     DIR *d = opendir(folder);
-    for (struct dirent *e; d && (e = readdir(d));)
-        if (e->d_name[0] != '.' && !names_add(&l, strdup(e->d_name))) break;
+    if (!d && top && errno != ENOENT) warn(g, folder, strerror(errno));
+    for (struct dirent *e; d && (e = readdir(d));) {
+        if (e->d_name[0] == '.') continue;
+        if (g->n_looks++ >= LOOKS_MAX || !names_add(&l, strdup(e->d_name))) {
+            warn(g, folder, "too many files and folders; not all of them are listed");
+            break;
+        }
+    }
     if (d) closedir(d);
     if (l.n) qsort(l.v, (size_t)l.n, sizeof *l.v, by_name);
     return l;
 }
 
+/* The folders of one tree that were entered. */
+typedef struct folders {
+    struct {
+        dev_t dev;
+        ino_t ino;
+    } v[FOLDERS_MAX];
+    int n;
+} folders;
+
+/* Is it a folder that was not entered yet? Notes it. */
+static bool enter(reading *g, folders *f, const char *path) {
+    struct stat info;
+    if (stat(path, &info) != 0 || !S_ISDIR(info.st_mode)) return false;
+    for (int i = 0; i < f->n; i++)
+        if (f->v[i].dev == info.st_dev && f->v[i].ino == info.st_ino) return false;
+    if (f->n == FOLDERS_MAX) {
+        warn(g, path, "too many folders; not all of them are looked into");
+        return false;
+    }
+    f->v[f->n].dev = info.st_dev;
+    f->v[f->n++].ino = info.st_ino;
+    return true;
+}
+
 /* Files below `top`, as paths relative to it, sorted. */
-static void read_tree(names *out, const char *top, const char *below, int depth) {
+static void read_tree(reading *g, folders *f, names *out, const char *top, const char *below, int depth) {
     char *folder = *below ? join(top, below) : strdup(top);
-    names l = folder ? read_folder(folder) : (names){NULL, 0, 0};
+    names l = folder && enter(g, f, folder) ? read_folder(g, folder, false) : (names){NULL, 0, 0};
     for (int i = 0; i < l.n; i++) {
         char *path = *below ? join(below, l.v[i]) : strdup(l.v[i]);
         if (path && is_kind(top, path, S_IFREG, NULL, NULL)) {
-            if (!names_add(out, path)) break;
-            continue;
+            if (names_add(out, path)) continue;
+            warn(g, top, "too many files; not all of them are looked at");
+            break;
         }
-        if (path && depth < DEPTH_MAX && is_kind(top, path, S_IFDIR, NULL, NULL))
-            read_tree(out, top, path, depth + 1);
+        if (path && depth < DEPTH_MAX) read_tree(g, f, out, top, path, depth + 1);
         free(path);
     }
     names_clear(&l);
@@ -99,6 +152,8 @@ static bool has_ending(const char *name, const char *ending) {
 /* ---- items --------------------------------------------------------------------------------------------- */
 
 typedef struct adding {
+    reading *g;
+    const char *models; /* the folder that no tree of it enters again, or NULL */
     ig_hub_items *l;
     int n_max;
     ig_status st;
@@ -113,7 +168,7 @@ static void item_clear(ig_hub_item *i) {
 void ig_hub_items_clear(ig_hub_items *l) {
     for (int i = 0; i < l->n; i++) item_clear(&l->v[i]);
     free(l->v);
-    *l = (ig_hub_items){NULL, 0};
+    *l = (ig_hub_items){.n = 0};
 }
 
 /* Takes name and path. */
@@ -121,7 +176,7 @@ static ig_hub_item *add(adding *a, char *name, char *path) {
     ig_hub_item item = {.name = name, .path = path, .current = !*a->suffix};
     if (a->repo) item.repo = strdup(a->repo);
     if (a->commit) item.commit = strdup(a->commit);
-    bool good = name && path && (!a->repo || (item.repo && item.commit)) && a->l->n < ITEMS_MAX;
+    bool good = name && path && (!a->repo || item.repo) && (!a->commit || item.commit) && a->l->n < ITEMS_MAX;
     if (good && a->l->n == a->n_max) {
         int more = a->n_max ? 2 * a->n_max : 16;
         ig_hub_item *grown = realloc(a->l->v, (size_t)more * sizeof *grown);
@@ -157,8 +212,8 @@ static void add_gguf(adding *a, const char *top, const names *files, int at, con
     for (int i = 0; i < files->n; i++) {
         ig_hub_gguf other;
         uint64_t bytes;
-        if (!ig_hub_gguf_of(&other, files->v[i]) || other.n_stem != g->n_stem ||
-            other.n_parts != g->n_parts || strncmp(files->v[i], files->v[at], g->n_stem) != 0)
+        if (i != at && (g->n_parts == 1 || !ig_hub_gguf_of(&other, files->v[i]) || other.n_stem != g->n_stem ||
+                        other.n_parts != g->n_parts || strncmp(files->v[i], files->v[at], g->n_stem) != 0))
             continue;
         if (is_kind(top, files->v[i], S_IFREG, &bytes, &item->modified_ns)) item->bytes += bytes;
     }
@@ -170,7 +225,14 @@ static void add_folder(adding *a, const char *top, const char *local_name) {
     uint64_t weights = 0, bytes;
     bool config = false, any_gguf = false;
     int64_t modified_ns = 0;
-    read_tree(&files, top, "", 0);
+    folders *f = calloc(1, sizeof *f);
+    if (!f) {
+        a->st = IG_ELIMIT;
+        return;
+    }
+    if (a->models) enter(a->g, f, a->models);
+    read_tree(a->g, f, &files, top, "", 0);
+    free(f);
     for (int i = 0; i < files.n; i++) {
         ig_hub_gguf g;
         if (ig_hub_gguf_of(&g, files.v[i]) && g.is_model) {
@@ -203,11 +265,37 @@ static const char *current_of(const char *repo_path, const names *snapshots, cha
     return snapshots->n == 1 ? snapshots->v[0] : NULL;
 }
 
+/* What a download has brought that is not a model yet, so that it is seen and can be removed: blobs that are not
+ * whole, and where there is no model at all, the others too. */
+static void add_unfinished(adding *a, const char *repo, const char *top, bool any_model) {
+    char *folder = join(top, "blobs");
+    names blobs = folder ? read_folder(a->g, folder, false) : (names){NULL, 0, 0};
+    uint64_t sum = 0, bytes;
+    int n = 0;
+    for (int i = 0; i < blobs.n; i++) {
+        const bool part = has_ending(blobs.v[i], ".incomplete");
+        if (!(part || (!any_model && !strchr(blobs.v[i], '.'))) ||
+            !is_kind(folder, blobs.v[i], S_IFREG, &bytes, NULL))
+            continue;
+        sum += bytes;
+        n++;
+    }
+    names_clear(&blobs);
+    free(folder);
+    if (!n) return;
+    a->repo = repo;
+    a->commit = NULL;
+    a->suffix = "";
+    ig_hub_item *item = add(a, strdup(repo), strdup(top));
+    if (item) item->bytes = sum, item->unfinished = true, item->current = false;
+}
+
 static void add_repo(adding *a, const char *cache, const char *repo, bool all_revisions) {
     char ref[41], suffix[16];
     char *top = ig_hub_repo_path(cache, repo, NULL), *folder = top ? join(top, "snapshots") : NULL;
-    names snapshots = folder ? read_folder(folder) : (names){NULL, 0, 0};
+    names snapshots = folder ? read_folder(a->g, folder, false) : (names){NULL, 0, 0};
     const char *current = top ? current_of(top, &snapshots, ref) : NULL;
+    const int n_before = a->l->n;
     for (int i = 0; i < snapshots.n && i < SNAPSHOTS_MAX; i++) {
         bool is_current = current && strcmp(snapshots.v[i], current) == 0;
         char *path = is_current || all_revisions ? join(folder, snapshots.v[i]) : NULL;
@@ -219,13 +307,15 @@ static void add_repo(adding *a, const char *cache, const char *repo, bool all_re
         add_folder(a, path, NULL);
         free(path);
     }
+    if (top) add_unfinished(a, repo, top, a->l->n > n_before || (snapshots.n && !all_revisions));
     names_clear(&snapshots);
     free(folder);
     free(top);
 }
 
 static void add_models(adding *a, const char *models) {
-    names l = read_folder(models);
+    names l = read_folder(a->g, models, true);
+    a->models = models;
     a->repo = a->commit = NULL;
     a->suffix = "";
     for (int i = 0; i < l.n; i++) {
@@ -250,19 +340,21 @@ static int by_item(const void *a, const void *b) {
 
 ig_status ig_hub_list(ig_hub_items *out, const char *cache, const char *models, bool all_revisions,
                       ig_err *err) {
-    ig_hub_items l = {NULL, 0};
-    adding a = {.l = &l};
+    ig_hub_items l = {.n = 0};
+    reading g = {.n_looks = 0};
+    adding a = {.l = &l, .g = &g, .suffix = ""};
     char repo[IG_HUB_REPO_BYTES];
-    names folders = cache ? read_folder(cache) : (names){NULL, 0, 0};
-    for (int i = 0; i < folders.n; i++)
-        if (ig_hub_repo_of_folder(repo, folders.v[i])) add_repo(&a, cache, repo, all_revisions);
-    names_clear(&folders);
+    names all = cache ? read_folder(&g, cache, true) : (names){NULL, 0, 0};
+    for (int i = 0; i < all.n; i++)
+        if (ig_hub_repo_of_folder(repo, all.v[i])) add_repo(&a, cache, repo, all_revisions);
+    names_clear(&all);
     if (models) add_models(&a, models);
     if (a.st) {
         ig_hub_items_clear(&l);
         return ig_fail(err, a.st, "no memory for a list of the models, or more than %d of them", ITEMS_MAX);
     }
     if (l.n) qsort(l.v, (size_t)l.n, sizeof *l.v, by_item);
+    memcpy(l.warning, g.warning, sizeof l.warning);
     *out = l;
     return IG_OK;
 }

@@ -57,7 +57,7 @@ bool ig_hub_registry_get(const ig_hub_registry *g, const ig_hub_item *item, ig_h
 }
 
 bool ig_hub_registry_keeps(const ig_hub_item *item) {
-    return ig_slice_utf8_valid(ig_slice_of(item->path), NULL);
+    return !item->unfinished && ig_slice_utf8_valid(ig_slice_of(item->path), NULL);
 }
 
 ig_status ig_hub_registry_save(const char *path, const ig_hub_items *l, const ig_hub_facts *facts,

@@ -1,16 +1,19 @@
 """The models on this disk, at the program's door: names, folders and limits as no careful person makes them."""
 import json
 import os
+import pathlib
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import time
 
 import pytest
 
 from conftest import model_path, program_path
-from test_get import LIMIT_S, home  # noqa: F401 (a fixture)
+from hub_server import Hub, noise
+from test_get import LIMIT_S, MIB, REPO, age, home  # noqa: F401 (a fixture)
 
 ODD = b"odd\xff\xfe.gguf"
 
@@ -104,3 +107,157 @@ def test_closed_files_and_no_dev_null_are_no_death(home):
                 os.close(fd)
         got = subprocess.run(["/ingle", "version"], preexec_fn=enter, capture_output=True, text=True, timeout=LIMIT_S)
         assert got.returncode == code, (fds, got.returncode, got.stderr)
+
+
+# ---- rm and gc --------------------------------------------------------------------------------------------
+
+
+def test_rm_takes_whole_names_only(home):
+    put(home, "precious.gguf")
+    (home.path / "elsewhere.gguf").write_bytes(b"x")
+    for word, code, says in (("", 2, "empty"), (" ", 2, "empty"), ("\t ", 2, "empty"), ("e", 3, "did you mean precious.gguf?"),
+                             ("gguf", 3, "precious.gguf"), ("precious.ggu", 3, "precious.gguf"), ("pre cious", 3, "precious.gguf"),
+                             (".", 3, ""), ("..", 3, ""), (str(home.models), 3, ""), ("*", 3, ""), ("absent", 3, "ls"),
+                             (str(home.path / "elsewhere.gguf"), 3, "")):
+        for flags in (["-y"], ["-y", "--json"]):
+            got = home.run("rm", *flags, "--", word)
+            assert got.returncode == code and says in got.stderr, (word, got.returncode, got.stderr)
+            assert (home.models / "precious.gguf").exists() and got.stdout == "", word
+    assert (home.path / "elsewhere.gguf").exists()
+
+
+@pytest.mark.parametrize("word", ["precious.gguf", "precious", "PRECIOUS", "path"])
+def test_rm_knows_a_file_by_name_and_by_path(home, word):
+    put(home, "precious.gguf")
+    put(home, "precious-2.gguf")
+    assert home.run("rm", "-y", str(home.models / "precious.gguf") if word == "path" else word).returncode == 0
+    assert [p.name for p in home.models.iterdir()] == ["precious-2.gguf"]
+
+
+def test_rm_of_two_names_that_differ_in_case_takes_the_one_that_was_said(home):
+    put(home, "m.gguf")
+    put(home, "M.gguf")
+    put(home, "M.GGUF")
+    got = home.run("rm", "-y", "M")
+    assert got.returncode == 3 and "could be any" in got.stderr and len(list(home.models.iterdir())) == 3
+    assert home.run("rm", "-y", "M.GGUF").returncode == 0
+    assert home.run("rm", "-y", "M").returncode == 0
+    assert [p.name for p in home.models.iterdir()] == ["m.gguf"]
+
+
+def test_an_empty_name_is_no_name_for_any_verb(home):
+    put(home, "only.gguf")
+    for words in (["show", ""], ["serve", " "], ["chat", ""], ["generate", "", "-p", "x"], ["tokens", "-m", "", "x"],
+                  ["embed", "-m", "", "x"], ["bench", ""], ["get", ""], ["get", " "], [""]):
+        got = home.run(*words)
+        assert got.returncode == 2 and got.stdout == "", (words, got.returncode, got.stderr)
+
+
+def run_denied(home, folder, *words, mode=0o555):
+    """The program where nothing in the folder may be removed: as somebody else, when we are root."""
+    root = os.geteuid() == 0
+    for path in [home.path, *home.path.rglob("*")]:
+        if not path.is_symlink():
+            path.chmod(0o777 if path.is_dir() else 0o666)
+    parent = home.path.parent
+    while root and parent != parent.parent and not os.stat(parent).st_mode & 1:  # pytest's folders are ours alone
+        parent.chmod(0o711)
+        parent = parent.parent
+    folder.chmod(mode)
+    try:
+        return home.run(*words, **({"user": 65534, "group": 65534, "extra_groups": []} if root else {}))
+    finally:
+        folder.chmod(0o755)
+
+
+def may_run_denied():
+    program = pathlib.Path(os.path.realpath(program_path()))
+    return os.geteuid() != 0 or all(os.stat(p).st_mode & 1 for p in [program, *program.parents])
+
+
+def test_what_cannot_be_removed_is_said_and_the_exit_code_is_1(home):
+    if not may_run_denied():
+        pytest.skip("nobody else may run the program where it lies")
+    put(home, "a.gguf", b"x" * 5000)
+    got = run_denied(home, home.models, "rm", "-y", "a")
+    assert got.returncode == 1 and "0 B freed" in got.stderr and "Permission denied" in got.stderr, got.stderr
+    got = run_denied(home, home.models, "rm", "-y", "a", "--json")
+    told = json.loads(got.stdout)
+    assert got.returncode == 1 and not told["done"] and told["bytes"] == 0 and told["gone"] == []
+    assert [f["path"] for f in told["failed"]] == [str(home.models / "a.gguf")] and "denied" in told["failed"][0]["why"]
+    assert (home.models / "a.gguf").exists()
+    blobs = home.repo / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / ("3" * 64)).write_bytes(b"x" * 5000)
+    age(blobs / ("3" * 64), 7200)
+    got = run_denied(home, blobs, "gc", "--yes", "--json")
+    told = json.loads(got.stdout)
+    assert got.returncode == 1 and not told["done"] and told["bytes"] == 0 and len(told["failed"]) == 1
+    got = home.run("gc", "--yes", "--json")
+    told = json.loads(got.stdout)
+    assert got.returncode == 0 and told["done"] and told["bytes"] >= 5000 and told["failed"] == []
+
+
+def test_an_unfinished_download_is_shown_and_removed_by_its_name(home):
+    repo = {"config.json": b"{}", "model.safetensors": noise(3, 3 * MIB)}
+    with Hub({REPO: repo}) as hub:
+        hub.file_faults.append(lambda h, path, d: len(d) > MIB and (h.send_file(d, rate=2 * MIB), True)[1])
+        env = {**home.env, "HF_ENDPOINT": hub.url}
+        p = subprocess.Popen([program_path(), "get", REPO], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while hub.sent_bytes < MIB and p.poll() is None:
+            time.sleep(0.02)
+        got = home.run("rm", "-y", REPO)
+        assert got.returncode == 7 and str(p.pid) in got.stderr
+        p.send_signal(signal.SIGINT)
+        assert p.wait(LIMIT_S) == 130
+    got = home.run("ls")
+    assert REPO in got.stdout and "unfinished" in got.stdout and "ingle get" in got.stdout
+    told, = json.loads(home.run("ls", "--json").stdout)
+    assert told["unfinished"] and told["name"] == REPO and told["bytes"] > 100000 and not told["runs"]
+    assert home.run("show", REPO).returncode == 3
+    got = home.run("rm", REPO)
+    assert got.returncode == 2 and "unfinished" in got.stdout and home.repo.exists()
+    assert home.run("rm", "-y", "model").returncode == 3 and home.repo.exists()
+    got = home.run("rm", "-y", REPO)
+    assert got.returncode == 0 and "freed" in got.stderr and not home.repo.exists()
+    assert home.run("ls", "--json").stdout.strip() == "[]"
+
+
+def test_rm_of_the_starter_removes_its_bytes(home):
+    name = "0123456789abcdef" * 4
+    blobs = home.path / "ingle" / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / name).write_bytes(b"x" * 50000)
+    (blobs / (name + ".ok")).write_text("50000 1\n")
+    home.models.mkdir(parents=True)
+    os.symlink(f"../blobs/{name}", home.models / "starter.gguf")
+    got = home.run("rm", "-y", "starter")
+    assert got.returncode == 0 and list(blobs.iterdir()) == [] and "0 B" not in got.stderr, got.stderr
+
+
+# ---- folders ----------------------------------------------------------------------------------------------
+
+
+def test_a_folder_full_of_links_to_itself_costs_no_time(home):
+    put(home, "m.gguf")
+    loop = home.models / "loop"
+    loop.mkdir()
+    for i in range(60):
+        os.symlink(".", loop / f"l{i}")
+    got = home.run("ls", limit_s=20)
+    assert got.returncode == 0 and "m.gguf" in got.stdout
+
+
+def test_a_models_folder_that_cannot_be_read_is_said(home):
+    (home.path / "ingle").mkdir()
+    home.models.write_bytes(b"no folder")
+    got = home.run("ls")
+    assert got.returncode == 1 and "Not a directory" in got.stderr and "no models yet" not in got.stderr
+    home.models.unlink()
+    if may_run_denied():
+        put(home, "a.gguf")
+        got = run_denied(home, home.models, "ls", mode=0)
+        assert got.returncode == 1 and "Permission denied" in got.stderr and "no models yet" not in got.stderr
+    env = {k: v for k, v in home.env.items() if k in ("PATH",)}
+    got = subprocess.run([program_path(), "ls"], env=env, capture_output=True, text=True, timeout=LIMIT_S)
+    assert "HOME" in got.stderr and "put files into" not in got.stderr
