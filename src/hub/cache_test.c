@@ -1,12 +1,17 @@
 #include "base/test.h"
 #include "hub/inside.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define SHA "0123456789abcdef0123456789abcdef01234567"
@@ -223,9 +228,10 @@ TEST(a_folder_that_is_none_or_holds_too_much_is_told) {
     CHECK(!ig_hub_list(&l, NULL, path, false, NULL) && l.n == 0 && strstr(l.warning, "Not a directory"));
     ig_hub_items_clear(&l);
     CHECK(unlink(path) == 0);
-    for (int i = 0; i < 1100; i++) {
-        snprintf(path, sizeof path, "models/m/f%d/x", i);
-        write_file(path, "");
+    write_file("models/m/x", "");
+    for (int i = 0; i < 256; i++) {
+        snprintf(path, sizeof path, "%s/models/m/f%d", top, i);
+        CHECK(mkdir(path, 0700) == 0);
     }
     snprintf(path, sizeof path, "%s/models", top);
     CHECK(!ig_hub_list(&l, NULL, path, false, NULL) && strstr(l.warning, "too many folders"));
@@ -278,5 +284,94 @@ TEST(a_server_is_known_while_it_lives) {
     CHECK(ig_hub_served_by(top, other) == 0 && ig_hub_served_by(NULL, path) == 0);
     ig_hub_server_end(s);
     CHECK(ig_hub_served_by(top, path) == 0);
+    drop_top();
+}
+
+TEST(a_server_whose_model_s_name_is_no_utf8_is_known) {
+    char path[128], other[128], written[128];
+    ig_hub_server *s = NULL;
+    ig_err err = {.msg = ""};
+    make_top();
+    write_file("m/a\xff.gguf", "x");
+    write_file("m/a\xef\xbf\xbd.gguf", "x"); /* as the first looks when it is shown */
+    snprintf(path, sizeof path, "%s/m/a\xff.gguf", top);
+    snprintf(other, sizeof other, "%s/m/a\xef\xbf\xbd.gguf", top);
+    CHECK_MSG(!ig_hub_server_begin(&s, top, path, "a\xff", "http://127.0.0.1:1", 1, &err), "%s", err.msg);
+    CHECK(ig_hub_served_by(top, path) == getpid() && ig_hub_served_by(top, other) == 0);
+    snprintf(written, sizeof written, "%s/servers/%d.json", top, (int)getpid());
+    CHECK(access(written, F_OK) == 0);
+    ig_hub_server_end(s);
+    CHECK(ig_hub_served_by(top, path) == 0 && access(written, F_OK) != 0);
+    drop_top();
+}
+
+TEST(a_note_that_cannot_be_written_leaves_none_and_says_why) {
+    char path[128], note[128];
+    ig_hub_server *s = NULL;
+    ig_err err = {.msg = ""};
+    struct rlimit was, small;
+    make_top();
+    write_file("m/a.gguf", "x");
+    snprintf(path, sizeof path, "%s/m/a.gguf", top);
+    snprintf(note, sizeof note, "%s/servers/%d.json", top, (int)getpid());
+    void (*on_size)(int) = signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &was);
+    for (rlim_t limit = 0; limit <= 20; limit += 20) { /* nothing, and a part of it */
+        small = (struct rlimit){limit, was.rlim_max};
+        setrlimit(RLIMIT_FSIZE, &small);
+        errno = EEXIST;
+        ig_status st = ig_hub_server_begin(&s, top, path, "a", "http://127.0.0.1:1", 1, &err);
+        setrlimit(RLIMIT_FSIZE, &was);
+        CHECK_MSG(st == IG_EIO && strstr(err.msg, limit ? "No space" : "too large"), "%s", err.msg);
+        CHECK(access(note, F_OK) != 0);
+    }
+    signal(SIGXFSZ, on_size);
+    drop_top();
+}
+
+TEST(an_empty_note_of_nobody_goes_once_it_is_old_and_a_held_one_gives_way) {
+    char path[128], note[128], second[128];
+    ig_hub_server *s = NULL;
+    ig_err err = {.msg = ""};
+    make_top();
+    write_file("m/a.gguf", "x");
+    write_file("servers/17.json", "");
+    snprintf(path, sizeof path, "%s/m/a.gguf", top);
+    snprintf(note, sizeof note, "%s/servers/17.json", top);
+    CHECK(ig_hub_served_by(top, path) == 0 && access(note, F_OK) == 0);
+    const struct timespec then[2] = {{.tv_sec = time(NULL) - 3600}, {.tv_sec = time(NULL) - 3600}};
+    CHECK(utimensat(AT_FDCWD, note, then, 0) == 0);
+    CHECK(ig_hub_served_by(top, path) == 0 && access(note, F_OK) != 0);
+    snprintf(note, sizeof note, "%s/servers/%d.json", top, (int)getpid());
+    snprintf(second, sizeof second, "%s/servers/%d-1.json", top, (int)getpid());
+    int fd = open(note, O_RDWR | O_CREAT | O_CLOEXEC, 0600); /* of a process of this number in another container */
+    CHECK(fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0);
+    CHECK_MSG(!ig_hub_server_begin(&s, top, path, "a", "http://127.0.0.1:1", 1, &err), "%s", err.msg);
+    CHECK(access(second, F_OK) == 0 && ig_hub_served_by(top, path) == getpid());
+    ig_hub_server_end(s);
+    CHECK(access(second, F_OK) != 0);
+    close(fd);
+    drop_top();
+}
+
+TEST(those_who_look_do_not_keep_a_server_from_its_note) {
+    char path[128];
+    ig_err err = {.msg = ""};
+    make_top();
+    write_file("m/a.gguf", "x");
+    snprintf(path, sizeof path, "%s/m/a.gguf", top);
+    pid_t looker = fork();
+    if (looker == 0) {
+        for (;;) ig_hub_served_by(top, path);
+    }
+    for (int i = 0; i < 200; i++) {
+        ig_hub_server *s = NULL;
+        if (!CHECK_MSG(!ig_hub_server_begin(&s, top, path, "a", "http://127.0.0.1:1", 1, &err), "%s", err.msg))
+            break;
+        CHECK_MSG(ig_hub_served_by(top, path) == getpid(), "note %d is lost", i);
+        ig_hub_server_end(s);
+    }
+    kill(looker, SIGKILL);
+    waitpid(looker, NULL, 0);
     drop_top();
 }

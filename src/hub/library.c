@@ -20,7 +20,7 @@ enum {
     FILES_MAX = 16384,
     SNAPSHOTS_MAX = 1024,
     DEPTH_MAX = 3,
-    FOLDERS_MAX = 1024, /* in one tree */
+    FOLDERS_MAX = 256, /* in one tree */
     LOOKS_MAX = 200000
 };
 
