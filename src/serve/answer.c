@@ -48,6 +48,54 @@ static bool put_entry(ig_buf *out, const ig_tokenizer *t, ig_logprob p) {
     return ig_buf_addf(out, "],\"logprob\":%.9g", finite_logprob(p.logprob));
 }
 
+/* A token as a text: what is not UTF-8 by itself, a part of a character, is written as `bytes:\xe2\x80`. */
+static bool put_token(ig_buf *out, ig_slice bytes) {
+    if (ig_slice_utf8_valid(bytes, NULL)) return ig_serve_put_string(out, bytes.p, bytes.n);
+    bool ok = ig_buf_add_str(out, "\"bytes:");
+    for (size_t i = 0; ok && i < bytes.n; i++) ok = ig_buf_addf(out, "\\\\x%02x", (uint8_t)bytes.p[i]);
+    return ok && ig_buf_add(out, "\"", 1);
+}
+
+/* Of two tokens with the same text the first, which is the likelier: a name stands in an object once. */
+bool ig_openai_put_tops(ig_buf *out, const ig_tokenizer *t, const ig_logprob *top, int n) {
+    size_t at[IG_SERVE_LOGPROBS_MAX + 1] = {0}; /* of their names, one behind the other */
+    int n_put = 0;
+    ig_buf names = ig_buf_init(1 << 20);
+    bool ok = ig_buf_add(out, "{", 1);
+    ig_assert(n <= IG_SERVE_LOGPROBS_MAX);
+    for (int i = 0; ok && i < n; i++) {
+        names.n = at[n_put]; /* one that was there already is written over */
+        if (!put_token(&names, ig_tokenizer_bytes(t, top[i].id))) ok = false;
+        ig_slice name = {names.p + at[n_put], names.n - at[n_put]};
+        bool is_new = true;
+        for (int k = 0; ok && k < n_put; k++)
+            is_new &= !ig_slice_eq(name, (ig_slice){names.p + at[k], at[k + 1] - at[k]});
+        if (!ok || !is_new) continue;
+        ok = (n_put == 0 || ig_buf_add(out, ",", 1)) && ig_buf_add(out, name.p, name.n) &&
+             ig_buf_addf(out, ":%.9g", finite_logprob(top[i].logprob));
+        at[++n_put] = names.n;
+    }
+    ig_buf_free(&names);
+    return ok && ig_buf_add(out, "}", 1);
+}
+
+/* Does the byte go on with the character that the held ones begin? */
+static bool goes_on(const ig_detok *d, uint8_t byte) {
+    uint8_t low = 0x80, high = 0xBF, lead = d->held[0];
+    if (d->n_held == 1 && lead == 0xE0) low = 0xA0;
+    if (d->n_held == 1 && lead == 0xED) high = 0x9F;
+    if (d->n_held == 1 && lead == 0xF0) low = 0x90;
+    if (d->n_held == 1 && lead == 0xF4) high = 0x8F;
+    return byte >= low && byte <= high;
+}
+
+size_t ig_openai_text_offset(const ig_detok *d, size_t n_chars, uint32_t id) {
+    ig_slice bytes = ig_tokenizer_bytes(d->t, id);
+    bool prints = d->show_special || !ig_tokenizer_is_special(d->t, id);
+    if (d->n_held == 0 || !prints || bytes.n == 0 || goes_on(d, (uint8_t)bytes.p[0])) return n_chars;
+    return n_chars + 1; /* what is held becomes U+FFFD and is before it */
+}
+
 bool ig_openai_note_logprob(ig_serve_job *job, ig_serve_choice *c, int index, uint32_t id) {
     const ig_tokenizer *t = job->s->tokenizer;
     if (job->req.logprobs == IG_SERVE_LOGPROBS_NONE) return true;
@@ -68,17 +116,11 @@ bool ig_openai_note_logprob(ig_serve_job *job, ig_serve_choice *c, int index, ui
         return ig_buf_add_str(&c->lp_content, "]}");
     }
     ig_slice bytes = ig_tokenizer_bytes(t, id);
-    bool ok = put_comma(&c->lp_content) && ig_serve_put_string(&c->lp_content, bytes.p, bytes.n) &&
-              put_comma(&c->lp_values) && ig_buf_addf(&c->lp_values, "%.9g", finite_logprob(own.logprob)) &&
-              put_comma(&c->lp_offsets) && ig_buf_addf(&c->lp_offsets, "%zu", c->n_chars) &&
-              put_comma(&c->lp_tops) && ig_buf_add(&c->lp_tops, "{", 1);
-    for (int i = 0; ok && i < n_top; i++) {
-        bytes = ig_tokenizer_bytes(t, top[i].id);
-        ok = (i == 0 || ig_buf_add(&c->lp_tops, ",", 1)) &&
-             ig_serve_put_string(&c->lp_tops, bytes.p, bytes.n) &&
-             ig_buf_addf(&c->lp_tops, ":%.9g", finite_logprob(top[i].logprob));
-    }
-    return ok && ig_buf_add(&c->lp_tops, "}", 1);
+    size_t offset = ig_openai_text_offset(&c->detok, c->n_chars, id);
+    return put_comma(&c->lp_content) && put_token(&c->lp_content, bytes) && put_comma(&c->lp_values) &&
+           ig_buf_addf(&c->lp_values, "%.9g", finite_logprob(own.logprob)) && put_comma(&c->lp_offsets) &&
+           ig_buf_addf(&c->lp_offsets, "%zu", offset) && put_comma(&c->lp_tops) &&
+           ig_openai_put_tops(&c->lp_tops, t, top, n_top);
 }
 
 static bool add_buf(ig_buf *out, const ig_buf *b) {

@@ -163,6 +163,10 @@ bool ig_openai_finish(ig_serve_job *job, int index, bool is_last);
 bool ig_openai_tail(ig_serve_job *job);               /* usage chunk and [DONE] */
 bool ig_openai_whole(ig_serve_job *job, ig_buf *out); /* the answer that is not streamed */
 bool ig_openai_note_logprob(ig_serve_job *job, ig_serve_choice *c, int token_index, uint32_t id);
+/* The older API's {"token":logprob, ...}, likeliest first; n <= IG_SERVE_LOGPROBS_MAX. */
+bool ig_openai_put_tops(ig_buf *out, const ig_tokenizer *t, const ig_logprob *top, int n);
+/* Where in the text, in characters, a token begins that d is given next: n_chars came out of d so far. */
+size_t ig_openai_text_offset(const ig_detok *d, size_t n_chars, uint32_t id);
 /* Predicted seconds until a place is free. */
 int ig_serve_retry_after_s(ig_serve *s);
 
