@@ -91,7 +91,8 @@ typedef struct ig_gguf_array {
 
 /* A model split into files (NAME-00001-of-00003.gguf) opens by the path of any of them and is one ig_gguf: the
  * first part's metadata, everybody's tensors. A part that is missing, there twice or from another model is an
- * error that names it. */
+ * error that names it. Of another model: its number of parts or of tensors is another, or it has a key, but for
+ * split.* and general.alignment, that the first part has not, or has otherwise. */
 ig_status ig_gguf_open(ig_gguf **out, const char *path, ig_err *err);
 void ig_gguf_close(ig_gguf *g); /* NULL is fine */
 const char *ig_gguf_path(const ig_gguf *g);        /* of the first part */

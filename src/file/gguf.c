@@ -306,8 +306,7 @@ static bool index_keys(cursor *c) {
     return true;
 }
 
-static const meta *find_key(const ig_gguf *g, const char *key) {
-    ig_slice name = ig_slice_of(key);
+static const meta *find_name(const ig_gguf *g, ig_slice name) {
     for (int lo = 0, hi = g->n_keys; lo < hi;) {
         int mid = lo + (hi - lo) / 2, d = ig_file_name_order(name, g->key_by_name[mid]->name);
         if (d == 0) return g->key_by_name[mid];
@@ -317,6 +316,10 @@ static const meta *find_key(const ig_gguf *g, const char *key) {
             lo = mid + 1;
     }
     return NULL;
+}
+
+static const meta *find_key(const ig_gguf *g, const char *key) {
+    return find_name(g, ig_slice_of(key));
 }
 
 /* ---- tensors ------------------------------------------------------------------------------------------- */
@@ -593,6 +596,30 @@ static bool is_part_name(const char *path, size_t *stem, uint64_t *number, uint6
     return true;
 }
 
+static bool same_value(const meta *a, const meta *b) {
+    if (a->kind != b->kind || a->item != b->item || a->n != b->n) return false;
+    if (a->kind == IG_GGUF_STRING) return memcmp(a->value, b->value, (size_t)a->n) == 0;
+    if (a->kind != IG_GGUF_ARRAY) return memcmp(a->value, b->value, kind_bytes[a->kind]) == 0;
+    if (a->item != IG_GGUF_STRING) return memcmp(a->value, b->value, (size_t)a->n * kind_bytes[a->item]) == 0;
+    bool same = true;
+    for (uint64_t i = 0; i < a->n && same; i++) same = ig_slice_eq(a->strings[i], b->strings[i]);
+    return same;
+}
+
+/* Later parts have keys of their own about the file they are; what else they say is what the first one says. */
+static ig_status check_same_keys(const ig_gguf *g, const ig_gguf *first, ig_err *err) {
+    for (int i = 0; i < g->n_keys; i++) {
+        const meta *m = &g->keys[i];
+        if (m->name.n > 6 && memcmp(m->name.p, "split.", 6) == 0) continue;
+        if (ig_slice_eq_str(m->name, "general.alignment")) continue;
+        const meta *its = find_name(first, m->name);
+        if (!its || !same_value(m, its))
+            return ig_fail(err, IG_EFORMAT, "%s: from another model than %s: key %s %s there", g->shown,
+                           first->shown, ig_file_show(m->name).s, its ? "is another" : "is not");
+    }
+    return IG_OK;
+}
+
 /* Part i of the set that the first part, once there, describes; `one` is any part of it. */
 static ig_status open_part(ig_gguf **out, const ig_gguf *first, const ig_gguf *one, size_t stem, uint64_t i,
                            ig_err *err) {
@@ -608,7 +635,6 @@ static ig_status open_part(ig_gguf **out, const ig_gguf *first, const ig_gguf *o
     free(path);
     if (st) return st;
     const ig_gguf *other = first ? first : one;
-    ig_slice a, b;
     if (g->split_no != i)
         st = ig_fail(err, IG_EFORMAT, "%s: by its name part %" PRIu64 ", inside part %" PRIu64, g->shown, i + 1,
                      g->split_no + 1);
@@ -619,11 +645,8 @@ static ig_status open_part(ig_gguf **out, const ig_gguf *first, const ig_gguf *o
         st = ig_fail(err, IG_EFORMAT,
                      "%s: from another model than %s: split.tensors.count is %" PRIu64 " and not %" PRIu64,
                      g->shown, other->shown, g->split_tensors, other->split_tensors);
-    else if (ig_gguf_get_string(g, "general.architecture", &a, NULL) == IG_OK &&
-             ig_gguf_get_string(other, "general.architecture", &b, NULL) == IG_OK &&
-             ig_file_name_order(a, b) != 0)
-        st = ig_fail(err, IG_EFORMAT, "%s: from another model than %s: architecture %s and not %s", g->shown,
-                     other->shown, ig_file_show(a).s, ig_file_show(b).s);
+    else if (first)
+        st = check_same_keys(g, first, err);
     if (st)
         ig_gguf_close(g);
     else

@@ -462,7 +462,10 @@ static char folder[64];
 typedef struct part {
     int no, count, n_tensors;
     const char *names, *arch;
+    const char *key, *text; /* one key more, NULL: none; text NULL: an array of two numbers */
 } part;
+#define PART(no_, count_, n_, names_, arch_)                                                                 \
+    (part){.no = (no_), .count = (count_), .n_tensors = (n_), .names = (names_), .arch = (arch_)}
 
 static void put_key_u16(ig_buf *b, const char *key, int v) {
     put_key(b, key, IG_GGUF_U16), put(b, &(uint16_t){(uint16_t)v}, 2);
@@ -471,10 +474,13 @@ static void write_part(const char *file, part p) {
     char path[128];
     ig_buf b = small();
     const size_t n = strlen(p.names);
-    put_head(&b, 3, n, p.arch ? 4 : 3);
+    put_head(&b, 3, n, 3 + (p.arch != NULL) + (p.key != NULL));
     put_key_u16(&b, "split.no", p.no), put_key_u16(&b, "split.count", p.count);
     put_key(&b, "split.tensors.count", IG_GGUF_I32), put_u32(&b, (uint32_t)p.n_tensors);
     if (p.arch) put_key(&b, "general.architecture", IG_GGUF_STRING), put_str(&b, p.arch);
+    if (p.key && p.text) put_key(&b, p.key, IG_GGUF_STRING), put_str(&b, p.text);
+    else if (p.key)
+        put_key(&b, p.key, IG_GGUF_ARRAY), put_u32(&b, IG_GGUF_U16), put_u64(&b, 2), put(&b, "abcd", 4);
     for (size_t i = 0; i < n; i++) put_tensor(&b, (char[2]){p.names[i], 0}, 0, 1, 8, 32 * i);
     while (b.n % 32) put(&b, "", 1);
     for (size_t i = 0; i < 32 * n; i++) put(&b, p.names + i / 32, 1);
@@ -493,9 +499,9 @@ static ig_status open_in_folder(ig_gguf **out, const char *file, ig_err *err) {
 static void begin_parts(void) {
     snprintf(folder, sizeof folder, "/tmp/ig-parts-XXXXXX");
     if (!mkdtemp(folder)) abort();
-    write_part(P(1), (part){0, 3, 5, "db", "llama"});
-    write_part(P(2), (part){1, 3, 5, "ca", NULL});
-    write_part(P(3), (part){2, 3, 5, "e", NULL});
+    write_part(P(1), PART(0, 3, 5, "db", "llama"));
+    write_part(P(2), PART(1, 3, 5, "ca", NULL));
+    write_part(P(3), PART(2, 3, 5, "e", NULL));
 }
 static void end_parts(void) {
     DIR *d = opendir(folder);
@@ -558,24 +564,40 @@ TEST(a_part_that_is_not_there_is_named) {
 
 TEST(a_part_that_is_another_one_or_of_another_model_is_named) {
     begin_parts();
-    write_part(P(2), (part){0, 3, 5, "db", "llama"}); /* the first part twice */
+    write_part(P(2), PART(0, 3, 5, "db", "llama")); /* the first part twice */
     part_refused("by its name part 2");
-    write_part(P(2), (part){1, 4, 5, "ca", NULL});
+    write_part(P(2), PART(1, 4, 5, "ca", NULL));
     part_refused(P(2));
-    write_part(P(2), (part){1, 3, 6, "ca", NULL});
+    write_part(P(2), PART(1, 3, 6, "ca", NULL));
     part_refused("split.tensors.count is");
-    write_part(P(2), (part){1, 3, 5, "ca", "qwen3"});
+    write_part(P(2), PART(1, 3, 5, "ca", "qwen3"));
     part_refused("from another model than");
-    write_part(P(2), (part){1, 3, 5, "ea", NULL}); /* a tensor of part 3 */
+    write_part(P(2), (part){1, 3, 5, "ca", NULL, "general.name", "other"});
+    part_refused("from another model than");
+    part_refused("key general.name is not there");
+    write_part(P(1), (part){0, 3, 5, "db", "llama", "general.name", "this"});
+    part_refused("key general.name is another there");
+    write_part(P(2), (part){1, 3, 5, "ca", NULL, "general.name", NULL});
+    part_refused("key general.name is another there");
+    write_part(P(1), (part){0, 3, 5, "db", "llama", NULL, NULL});
+    write_part(P(2), (part){1, 3, 5, "ca", NULL, "x.list", NULL});
+    part_refused("key x.list is not there");
+    write_part(P(2), PART(1, 3, 5, "ea", NULL)); /* a tensor of part 3 */
     part_refused("tensor e is also in");
-    write_part(P(2), (part){1, 3, 5, "c", NULL});
+    write_part(P(2), PART(1, 3, 5, "c", NULL));
     part_refused("its 3 parts have 4 tensors, split.tensors.count is 5");
-    write_part(P(2), (part){3, 3, 5, "ca", NULL});
+    write_part(P(2), PART(3, 3, 5, "ca", NULL));
     part_refused("split.no is 3 and split.count 3");
-    write_part(P(2), (part){1, 3, 5, "ca", NULL});
-    ig_gguf *g = NULL; /* the control: whole again */
-    CHECK(open_in_folder(&g, P(2), NULL) == IG_OK);
-    ig_gguf_close(g);
+    write_part(P(2), PART(1, 3, 5, "ca", NULL));
+    for (int k = 0; k < 3; k++) { /* the controls: whole again, and each part says the same */
+        static const char *const keys[] = {NULL, "x.list", "general.name"}, *const texts[] = {NULL, NULL, "n"};
+        ig_gguf *g = NULL;
+        ig_err err = {0};
+        write_part(P(1), (part){0, 3, 5, "db", "llama", keys[k], texts[k]});
+        write_part(P(2), (part){1, 3, 5, "ca", "llama", keys[k], texts[k]});
+        CHECK_MSG(open_in_folder(&g, P(2), &err) == IG_OK, "%s", err.msg);
+        ig_gguf_close(g);
+    }
     end_parts();
 }
 
@@ -583,12 +605,12 @@ TEST(a_part_whose_name_does_not_lead_to_the_others_says_how_it_must_be_called) {
     ig_gguf *g = NULL;
     ig_err err = {0};
     begin_parts();
-    write_part("renamed.gguf", (part){1, 3, 5, "ca", NULL});
+    write_part("renamed.gguf", PART(1, 3, 5, "ca", NULL));
     CHECK(open_in_folder(&g, "renamed.gguf", &err) == IG_EFORMAT && strstr(err.msg, "-00002-of-00003.gguf"));
-    write_part("m-00002-of-00004.gguf", (part){1, 3, 5, "ca", NULL});
+    write_part("m-00002-of-00004.gguf", PART(1, 3, 5, "ca", NULL));
     CHECK(open_in_folder(&g, "m-00002-of-00004.gguf", &err) == IG_EFORMAT &&
           strstr(err.msg, "by its name part 2 of 4, inside part 2 of 3"));
-    write_part("m-00001-of-00001.gguf", (part){0, 1, 2, "ab", "llama"}); /* one part is a whole model */
+    write_part("m-00001-of-00001.gguf", PART(0, 1, 2, "ab", "llama")); /* one part is a whole model */
     CHECK(open_in_folder(&g, "m-00001-of-00001.gguf", &err) == IG_OK && ig_gguf_n_files(g) == 1);
     ig_gguf_close(g);
     ig_buf b = small();
