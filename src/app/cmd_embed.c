@@ -58,7 +58,7 @@ static int find_texts(embed *e, const ig_words *words, ig_buf *in) {
             return ig_app_say(IG_EXIT_USAGE, "more than %d texts, the limit", TEXTS_MAX);
         if (n) e->texts[e->n++] = (ig_slice){in->p + at, n};
     }
-    return e->n ? IG_EXIT_OK : ig_app_say(IG_EXIT_USAGE, "no text: give some, or lines on stdin");
+    return e->n ? IG_EXIT_OK : ig_app_say(IG_EXIT_USAGE, "no text; ingle embed MODEL TEXT..., or - in its place for lines of stdin");
 }
 
 /* All texts to tokens; gives the most that one has. */

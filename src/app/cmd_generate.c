@@ -100,6 +100,14 @@ static ig_status encode(const generate *g, const ig_loaded *l, ig_slice text, ig
     return ig_messages_encode(l, m, n, out, err);
 }
 
+/* Nothing is cut off silently. */
+static void say_cut(const generate *g, const ig_loaded *l, const ig_stream_result *r) {
+    if (g->max_tokens && r->stats.n_tokens >= g->max_tokens)
+        fprintf(stderr, "ingle: cut at %d tokens; -n N allows more, -n 0 what the context holds\n", g->max_tokens);
+    else
+        fprintf(stderr, "ingle: cut where the context of %d tokens was full\n", l->plan.n_ctx);
+}
+
 static int run(generate *g, const ig_loaded *l, ig_slice text) {
     ig_err err;
     ig_tokens prompt = {0};
@@ -132,6 +140,9 @@ static int run(generate *g, const ig_loaded *l, ig_slice text) {
     if (g->stats) {
         fflush(stdout);
         print_stats(g, l, &r);
+    } else if (!g->json && r.finish == IG_FINISH_LENGTH) {
+        fflush(stdout);
+        say_cut(g, l, &r);
     }
     return ig_signal_seen ? ig_exit_of_signal(ig_signal_seen) : code;
 }
@@ -148,8 +159,8 @@ int ig_cmd_generate(int argc, char **argv) {
          .help = "the same as the word MODEL"},
         {"system", .kind = IG_OPT_TEXT, .to = &g.system, .value = "TEXT", .help = "the system message"},
         {"raw", .kind = IG_OPT_BOOL, .to = &g.raw, .help = "no chat template: go on where the prompt ends"},
-        {"max-tokens", .letter = 'n', .kind = IG_OPT_INT, .to = &g.max_tokens, .min = 1, .max = 1 << 24,
-         .value = "N", .help = "longest answer"},
+        {"max-tokens", .letter = 'n', .kind = IG_OPT_INT, .to = &g.max_tokens, .max = 1 << 24,
+         .value = "N", .help = "longest answer (0: what the context leaves)"},
         IG_SAMPLING_OPTIONS(g.sampling, g.seeded),
         {"stop", .kind = IG_OPT_LIST, .to = &g.stops, .value = "TEXT",
          .help = "end before this text; repeatable"},

@@ -23,7 +23,9 @@ typedef struct get {
     ig_option_list include, exclude;
     int n_jobs;
     bool force, verify, dry_run, json, quiet; /* quiet: nothing on stdout */
+    bool ask;                                 /* before anything is fetched */
     bool tty, line;                           /* line: a progress line stands on the terminal */
+    const char *own_cache;                    /* --cache-dir, or NULL */
 } get;
 
 /* ---- what is said -------------------------------------------------------------------------------------- */
@@ -227,8 +229,13 @@ static int print_done(get *g) {
     } else if (!g->quiet) {
         puts(path);
     }
-    if (g->tty && !g->json && !g->quiet)
-        fprintf(stderr, "ready: ingle chat %s%s%s\n", g->repo.name, *g->name.pick ? ":" : "", g->name.pick);
+    /* Patterns may have left the weights out, and another cache is not looked into for a name. */
+    if (g->tty && !g->json && !g->quiet && !g->include.n && !g->exclude.n) {
+        if (g->own_cache)
+            fprintf(stderr, "ready: ingle chat '%s'\n", path);
+        else
+            fprintf(stderr, "ready: ingle chat %s%s%s\n", g->repo.name, *g->name.pick ? ":" : "", g->name.pick);
+    }
     free(path);
     return IG_EXIT_OK;
 }
@@ -260,6 +267,7 @@ static int run(get *g) {
     if (!g->json) say_choice(g);
     print_plan(g, missing, n_missing);
     if (g->dry_run) return IG_EXIT_OK;
+    if (g->ask && n_missing && !ig_app_asked("Download it?")) return ig_app_say(IG_EXIT_NOT_FOUND, "not downloaded");
     ig_status st = ig_hub_fetch_run(&g->c, &g->repo, &fetch, &err);
     end_line(g);
     return st ? fail(g, &err) : print_done(g);
@@ -287,7 +295,7 @@ static int find_name(get *g, const char *arg) {
         code = ig_app_say(
             IG_EXIT_NOT_FOUND,
             several ? "\"%.200s\" could be any of these; say more of the name"
-                    : "\"%.200s\" is no repository and not in the cache; a hub calls models org/name",
+                    : "nothing here is called \"%.200s\", and a hub's name has two parts: ingle get ORG/NAME",
             arg);
     for (int i = 0; i < l.n && several; i++)
         if (l.v[i].repo && ig_library_has_words(l.v[i].name, arg)) ig_app_list_name("", l.v[i].name);
@@ -302,7 +310,7 @@ static void clear(get *g) {
 }
 
 int ig_get(const char *name) {
-    get g = {.revision = "main", .n_jobs = 4, .quiet = true};
+    get g = {.revision = "main", .n_jobs = 4, .quiet = true, .ask = true};
     ig_err err;
     if (ig_hub_config_init(&g.c, &err)) return ig_app_fail(&err);
     int code = find_name(&g, name);
@@ -360,6 +368,7 @@ int ig_cmd_get(int argc, char **argv) {
         return ig_app_say(IG_EXIT_USAGE, "--cache-dir is empty or longer than %zu bytes",
                           sizeof g.c.cache - 1);
     g.c.retry_wait_s = (double)wait_s;
+    g.own_cache = cache;
     code = find_name(&g, words.v[0]);
     if (!code) code = run(&g);
     clear(&g);

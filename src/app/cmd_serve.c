@@ -172,9 +172,11 @@ static void print_banner(const serve_options *o, const ig_loaded *l, const char 
     fprintf(stderr, "  page      %s\n  ready in  %.0f ms; Ctrl-C ends it\n", url, (double)l->load_ns / 1e6);
 }
 
-/* One line of JSON behind a fixed word, for whoever started us: a script, a desktop shell, a test. */
+/* One line of JSON behind a fixed word, for whoever started us: a script, a desktop shell, a test. A person has the
+ * banner. */
 static int print_ready(const ig_loaded *l, const char *url, int port, const char *name) {
     bool lost;
+    if (isatty(STDOUT_FILENO) && isatty(STDERR_FILENO)) return IG_EXIT_OK;
     yyjson_mut_doc *doc = ig_json_doc_make(&lost);
     yyjson_mut_val *root = yyjson_mut_obj(doc);
     yyjson_mut_doc_set_root(doc, root);

@@ -213,9 +213,9 @@ static void print_files(const facts *f) {
                ig_size_text_of(ig_gguf_file_bytes(f->gguf)).s, parts_text(f->gguf).s, ig_gguf_n_keys(f->gguf),
                ig_gguf_n_tensors(f->gguf));
     else
-        printf("%-12s %s, %s in %d safetensors files, %d tensors\n", "folder", path,
+        printf("%-12s %s, %s in %d safetensors file%s, %d tensors\n", "folder", path,
                ig_size_text_of(ig_snapshot_weights_bytes(f->snapshot)).s, ig_snapshot_n_files(f->snapshot),
-               ig_snapshot_n_tensors(f->snapshot));
+               ig_snapshot_n_files(f->snapshot) == 1 ? "" : "s", ig_snapshot_n_tensors(f->snapshot));
 }
 
 /* What of the family's variants this model is. */

@@ -27,7 +27,7 @@ static const struct verb {
     {"bench", "benchmark", ig_cmd_bench, "measure speed and memory"},
     {"get", "pull", ig_cmd_get, "download a model from a hub, or go on with a download"},
     {"ls", "list", ig_cmd_ls, "the models on this machine"},
-    {"rm", NULL, ig_cmd_rm, "remove a model"},
+    {"rm", "remove", ig_cmd_rm, "remove a model"},
     {"gc", NULL, ig_cmd_gc, "find and remove what nothing uses in the hub's cache"},
     {"scan", NULL, ig_cmd_scan, "look at every model anew, and say what does not run"},
     {"version", NULL, ig_cmd_version, "version, CPU and kernels"},
@@ -75,6 +75,7 @@ static const struct {
     {"ps", "a server tells at /api/requests what it is doing, and at /stats how it fares"},
     {"download", "`ingle get ORG/NAME` downloads a model"},
     {"delete", "`ingle rm MODEL` removes a model"},
+    {"stop", "Ctrl-C or SIGTERM ends a server"},
     {"prune", "`ingle gc` finds what nothing uses"},
     {"info", "`ingle show MODEL` describes a model"},
     {"tokenize", "`ingle tokens TEXT` shows how a text is cut"},
@@ -99,7 +100,7 @@ static int unknown(const char *word) {
 }
 
 static int help(const char *verb) {
-    if (!verb) {
+    if (!verb || strcmp(verb, "help") == 0) {
         overview(stdout);
         return IG_EXIT_OK;
     }

@@ -199,13 +199,14 @@ static int find_words(const ig_hub_items *l, const char *dir, const char *arg, i
     return n == 1 ? IG_EXIT_OK : n ? say_several(l, words) : say_none(dir, arg, l);
 }
 
-/* Asks whether to download what is not here: on a terminal, where somebody can answer. */
+/* Asks whether to look for what is not here; when its size is known ig_get asks again. */
 static bool is_offered(const ig_hub_name *name) {
-    char answer[64];
-    if (!isatty(STDIN_FILENO) || !isatty(STDERR_FILENO)) return false;
-    fprintf(stderr, "%s is not on this machine. Download it? [y/N] ", name->repo);
-    fflush(stderr);
-    return fgets(answer, sizeof answer, stdin) && (answer[0] == 'y' || answer[0] == 'Y');
+    ig_hub_config c;
+    char question[1024];
+    if (ig_hub_config_init(&c, NULL)) return false;
+    snprintf(question, sizeof question, "%s is not on this machine. Ask %s for it?", name->repo, c.endpoint);
+    explicit_bzero(c.token, sizeof c.token);
+    return ig_app_asked(question);
 }
 
 static int say_not_here(const char *arg, const ig_hub_name *name) {

@@ -363,6 +363,17 @@ static void print_default(const ig_option *o) {
     }
 }
 
+/* With the first option that takes a number. */
+static void print_env_example(const ig_command *c) {
+    char name[NAME_MAX_BYTES + 8];
+    for (int i = 0; i < c->n_options; i++) {
+        if (c->options[i].kind != IG_OPT_INT) continue;
+        environment_name(name, c->options[i].name);
+        printf("\n%s=N stands for --%s N, and so on for every option here.\n", name, c->options[i].name);
+        return;
+    }
+}
+
 void ig_options_print_help(const ig_command *c) {
     enum { COLUMN = 30 };
     printf("usage: ingle %s%s%s%s\n\n%s\n", c->verb, *c->words ? " " : "", c->words,
@@ -385,6 +396,6 @@ void ig_options_print_help(const ig_command *c) {
         printf("\n");
     }
     printf("  -h, --help%*sthis text\n", COLUMN - 12, "");
-    if (c->env) printf("\nINGLE_PORT=8081 stands for --port 8081, and so on for every option here.\n");
+    if (c->env) print_env_example(c);
     if (c->more) printf("\n%s\n", c->more);
 }

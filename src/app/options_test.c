@@ -264,7 +264,7 @@ TEST(help_shows_every_option_with_its_default) {
                                         "--size SIZE",
                                         "[none]",
                                         "--help",
-                                        "INGLE_PORT"};
+                                        "INGLE_NUMBER=N stands for --number N"};
     for (size_t i = 0; i < sizeof wants / sizeof *wants; i++)
         CHECK_MSG(strstr(says, wants[i]), "no %s", wants[i]);
 }

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 int ig_exit_of(ig_status st) {
     switch (st) {
@@ -33,6 +34,16 @@ int ig_app_say(int exit_code, const char *fmt, ...) {
 
 int ig_app_fail(const ig_err *err) {
     return ig_app_say(ig_exit_of(err->code), "%s", err->msg);
+}
+
+bool ig_app_asked(const char *question) {
+    char text[1024], answer[64];
+    if (!isatty(STDIN_FILENO) || !isatty(STDERR_FILENO)) return false;
+    snprintf(text, sizeof text, "%s", question);
+    ig_text_calm(text, false);
+    fprintf(stderr, "%s [y/N] ", text);
+    fflush(stderr);
+    return fgets(answer, sizeof answer, stdin) && (answer[0] == 'y' || answer[0] == 'Y');
 }
 
 void ig_app_list_name(const char *before, const char *name) {

@@ -479,7 +479,8 @@ bool ig_serve_admit(ig_serve_conn *c, const char *url, const char *method_name, 
     if (!strncasecmp(url, "http://", 7))
         url = strchr(url + 7, '/') ? strchr(url + 7, '/') : "/"; /* absolute form */
     c->route = ig_serve_route_find(url, &c->arg);
-    if (!c->route) return ig_serve_refuse(e, "not_found", NULL, "not found");
+    if (!c->route)
+        return ig_serve_refuse(e, "not_found", NULL, "nothing is served at this path; GET /v1 lists what there is");
     bool is_open = c->route->open || method == IG_OPTIONS;
     if (!is_open && !ig_serve_key_allowed(c->s->config.api_keys, ig_serve_header(c, "Authorization"),
                                           ig_serve_header(c, "x-api-key")))
