@@ -148,8 +148,8 @@ class Server:
         return socket.create_connection(("127.0.0.1", self.port), timeout)
 
     def raw(self, data, timeout=WAIT_S, head_only=False, until_close=False):
-        """Sends bytes on a fresh connection and reads one answer. `closed` says whether the server has closed
-        by then (looked at for a moment only, unless until_close)."""
+        """Sends bytes on a fresh connection and reads one answer. `closed` says whether the server has closed the
+        connection after it: without until_close, whether it answers another request on it."""
         with self.connect(timeout) as s:
             try:
                 s.sendall(data)
@@ -166,11 +166,11 @@ class Server:
                     more = b""
                 closed, got = not more, got + more
             if answer and not closed:
-                s.settimeout(0.2)
                 try:
+                    s.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
                     answer.closed = s.recv(1) == b""
-                except (TimeoutError, socket.timeout):
-                    answer.closed = False
+                except ConnectionError:
+                    answer.closed = True
             return answer
 
     def request(self, method, path, headers=(), body=None, version="1.1", host=True, **kw):

@@ -263,7 +263,7 @@ def send_mutated(server, seed, n, problems):
 
 def test_mutated_requests_end_in_an_answer_and_leave_nothing(tiny, canary):
     """Half a request is waited for, so there are many threads."""
-    n, n_threads = int(os.environ.get("INGLE_TEST_MUTATED", "600")), 48
+    n, n_threads = int(os.environ.get("INGLE_TEST_MUTATED", "600")), 120
     fds, problems = tiny.n_fds(), []
     workers = [threading.Thread(target=send_mutated, args=(tiny, n + i, n // n_threads + 1, problems)) for i in range(n_threads)]
     for w in workers:
@@ -401,10 +401,10 @@ def test_few_descriptors_mean_waiting_and_no_busy_loop(start_server, tiny_model)
         with open(f"/proc/{server.pid}/stat", encoding="ascii") as f:
             parts = f.read().rsplit(")", 1)[1].split()
         return (int(parts[11]) + int(parts[12])) / os.sysconf("SC_CLK_TCK")
-    time.sleep(0.5)
+    time.sleep(0.3)
     begin = cpu_s()
-    time.sleep(2)
-    assert cpu_s() - begin < 0.5
+    time.sleep(1)
+    assert cpu_s() - begin < 0.25
     for s in held:
         s.close()
 
