@@ -40,7 +40,7 @@ static void start(child *c, verb_fn *verb, const char *const *words) {
         int argc = 0;
         dup2(in[0], STDIN_FILENO), dup2(out[1], STDOUT_FILENO), dup2(err[1], STDERR_FILENO);
         close(in[1]);
-        alarm(LIMIT_S); /* a verb that hangs dies, and the test says so */
+        alarm((unsigned)ig_test_patience(LIMIT_S)); /* a verb that hangs dies, and the test says so */
         for (; words[argc] && argc < 16; argc++) {
             argv[argc] = text[argc];
             snprintf(text[argc], sizeof text[argc], "%s", words[argc]);

@@ -113,6 +113,10 @@ const char *ig_test_emulator(void) {
     return name && *name ? name : NULL;
 }
 
+int ig_test_patience(int seconds) {
+    return ig_test_emulator() ? seconds * 10 : seconds;
+}
+
 int ig_test_rerun(const char *filter, const char *name, const char *value, char *out, size_t cap) {
     int ends[2];
     out[0] = '\0';
@@ -169,7 +173,7 @@ int main(int argc, char **argv) {
         skipped = false;
         atomic_store(&running, t);
         fflush(stdout); /* a test may fork */
-        alarm(HANG_SECONDS);
+        alarm((unsigned)ig_test_patience(HANG_SECONDS));
         t->run();
         alarm(0);
         atomic_store(&running, NULL);

@@ -30,6 +30,8 @@ int ig_test_rerun(const char *filter, const char *name, const char *value, char 
 /* The program that this one is run by when it is for another machine (qemu-user), from INGLE_TEST_EMU; else NULL.
  * What /proc says is then that program's. */
 const char *ig_test_emulator(void);
+/* How long to wait for what would end in `seconds` here: an emulator takes longer. */
+int ig_test_patience(int seconds);
 
 #define TEST(id)                                                                       \
     static void test_##id(void);                                                       \
