@@ -48,9 +48,39 @@ typedef struct ig_trie {
 } ig_trie;
 
 bool ig_trie_make(ig_trie *t, uint32_t n_bytes, uint64_t seed); /* of all texts together */
-void ig_trie_add(ig_trie *t, ig_slice text, uint32_t number);
+uint32_t ig_trie_add(ig_trie *t, ig_slice text, uint32_t number); /* the node where it ends */
 uint32_t ig_trie_child(const ig_trie *t, uint32_t node, uint8_t byte); /* or IG_TOKEN_NONE; the root is 0 */
 void ig_trie_free(ig_trie *t);
+
+/* ---- finder.c: tokens in a text ---------------------------------------------------------------------- */
+
+enum { IG_FINDER_BYTES_MAX = 256 }; /* of a token */
+
+typedef struct ig_finder {
+    ig_trie trie; /* of the tokens backwards */
+    struct ig_finder_node {
+        uint32_t fail;      /* the longest end of this that is another node; the root is 0 */
+        uint32_t any, user; /* the longest token that this ends in, a token that is not special; 0: none */
+        uint16_t depth;
+        bool is_special;
+    } *node;
+} ig_finder;
+
+bool ig_finder_make(ig_finder *f, uint32_t n_bytes, uint64_t seed); /* of all tokens together */
+void ig_finder_free(ig_finder *f);
+void ig_finder_add(ig_finder *f, ig_slice text, uint32_t number, bool special); /* not empty */
+bool ig_finder_link(ig_finder *f); /* after the last; false: no memory */
+
+typedef struct ig_found {
+    size_t at;
+    uint32_t number, n_bytes;
+} ig_found;
+
+/* The longest token at each place of [from, to) where one begins, the last place first; out has room for to - from.
+ * Special ones where opt wants them and they touch no plain range. Returns how many. */
+size_t ig_finder_scan(const ig_finder *f, ig_slice text, size_t from, size_t to, const ig_encode_options *opt,
+                      ig_found *out);
+size_t ig_first_range(const ig_encode_options *opt, size_t at); /* the first plain range that ends behind `at` */
 
 /* Byte-level vocabularies write each byte as a character: printable Latin-1 as itself, the other 68 as
  * U+0100 and on, in order. Back to a byte, or -1. */

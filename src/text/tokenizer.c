@@ -16,7 +16,8 @@
 enum {
     VOCAB_MAX = (1 << 22) - 1,
     MERGES_MAX = 1 << 23,
-    SPECIAL_BYTES_MAX = 256,         /* of one special token: what a look-up at one place can cost */
+    SPECIAL_BYTES_MAX = IG_FINDER_BYTES_MAX, /* of one special token */
+    FIND_BYTES = 2048,               /* a text is looked through in pieces */
     SPECIAL_BYTES_ALL_MAX = 1 << 20, /* of all of them: the trie */
     TEXT_BYTES_MAX = 1 << 30,        /* positions in a word are 30-bit */
     EOS_MAX = 64
@@ -41,6 +42,7 @@ struct ig_tokenizer {
     struct wanted *wanted;
     uint32_t n_wanted;
     ig_trie raw, normalized; /* numbers of wanted; found in the text as it is, and normalised */
+    ig_finder find_raw, find_normalized; /* the same, for whole texts */
 };
 
 /* ---- making one ------------------------------------------------------------------------------------- */
@@ -174,7 +176,10 @@ static ig_status add_normalized(ig_tokenizer *t, ig_regex_scratch *s, ig_slice t
     ig_status st = t->normal ? ig_normal_apply(t->normal, s, text, &held, &text, err) : IG_OK;
     if (!st && text.n > SPECIAL_BYTES_MAX)
         st = ig_fail(err, IG_EFORMAT, "tokenizer: an added token of %zu bytes, normalized", text.n);
-    if (!st && text.n > 0) ig_trie_add(&t->normalized, text, number);
+    if (!st && text.n > 0) {
+        ig_trie_add(&t->normalized, text, number);
+        ig_finder_add(&t->find_normalized, text, number, t->wanted[number].special);
+    }
     ig_buf_free(&held);
     return st;
 }
@@ -201,6 +206,8 @@ static ig_status take_wanted(ig_tokenizer *t, const ig_tokenizer_parts *parts, i
         }
     }
     if (!t->wanted || !ig_trie_make(&t->raw, n_raw, t->bpe.seed) ||
+        !ig_finder_make(&t->find_raw, n_raw, t->bpe.seed) ||
+        (n_normalized && !ig_finder_make(&t->find_normalized, n_normalized, t->bpe.seed)) ||
         (n_normalized && !(s = ig_regex_scratch_make())) ||
         (n_normalized && !ig_trie_make(&t->normalized, n_normalized, t->bpe.seed))) {
         st = ig_fail(err, IG_ELIMIT, "tokenizer: no memory for special tokens");
@@ -210,9 +217,14 @@ static ig_status take_wanted(ig_tokenizer *t, const ig_tokenizer_parts *parts, i
         const ig_added_token *a = &list[i];
         t->wanted[t->n_wanted] = (struct wanted){a->id, a->special, a->lstrip, a->rstrip, a->single_word};
         if (a->normalized) st = add_normalized(t, s, a->text, t->n_wanted, err);
-        else ig_trie_add(&t->raw, a->text, t->n_wanted);
+        else if (a->text.n > 0) {
+            ig_trie_add(&t->raw, a->text, t->n_wanted);
+            ig_finder_add(&t->find_raw, a->text, t->n_wanted, a->special);
+        }
         t->n_wanted++;
     }
+    if (!st && (!ig_finder_link(&t->find_raw) || (n_normalized && !ig_finder_link(&t->find_normalized))))
+        st = ig_fail(err, IG_ELIMIT, "tokenizer: no memory for special tokens");
 out:
     ig_regex_scratch_free(s);
     free(own);
@@ -390,6 +402,8 @@ void ig_tokenizer_free(ig_tokenizer *t) {
     ig_pretok_free(t->pretok);
     ig_trie_free(&t->raw);
     ig_trie_free(&t->normalized);
+    ig_finder_free(&t->find_raw);
+    ig_finder_free(&t->find_normalized);
     free(t->wanted);
     free(t);
 }
@@ -465,37 +479,29 @@ static void widen(const struct wanted *w, ig_slice text, size_t done, size_t *fr
 /* One pass over a text for the tokens of a trie. What lies between goes to `between`. */
 struct pass {
     struct encoding *e;
-    const ig_trie *trie;
+    const ig_finder *finder;
     bool first; /* the text is the beginning of the whole */
     ig_status (*between)(struct pass *p, ig_slice text, size_t at, ig_err *err);
     ig_encode_options opt;
-    size_t range; /* the first of opt.plain that does not lie before where we are */
 };
 
 static ig_status find_wanted(struct pass *p, ig_slice text, ig_err *err) {
     const ig_tokenizer *t = p->e->t;
-    size_t done = 0, end = 0;
+    ig_found found[FIND_BYTES];
+    size_t done = 0, at = 0, n = 0;
     ig_status st;
-    for (size_t at = 0; at < text.n;) {
-        if (!p->trie->begins[(uint8_t)text.p[at]]) {
-            at++;
+    for (size_t seen = 0; n > 0 || seen < text.n;) {
+        if (n == 0) {
+            size_t to = text.n - seen < FIND_BYTES ? text.n : seen + FIND_BYTES;
+            n = ig_finder_scan(p->finder, text, seen, to, &p->opt, found);
+            seen = to;
             continue;
         }
-        /* A control token may not touch a plain range: it ends before the next one, or `at` is past it. */
-        size_t range = p->range;
-        while (range < p->opt.n_plain && p->opt.plain[range].to <= at) range++;
-        p->range = range;
-        size_t control_end = !p->opt.parse_special        ? 0
-                             : range < p->opt.n_plain ? p->opt.plain[range].from
-                                                          : text.n;
-        uint32_t number = match(t, p->trie, text, at, control_end, &end);
-        if (number == IG_TOKEN_NONE) {
-            at++;
-            continue;
-        }
-        const struct wanted *w = &t->wanted[number];
-        size_t from = at, to = end;
-        at = end;
+        const ig_found *f = &found[--n];
+        if (f->at < at) continue;
+        const struct wanted *w = &t->wanted[f->number];
+        size_t from = f->at, to = f->at + f->n_bytes;
+        at = to;
         if (w->single_word && !stands_alone(text, from, to)) continue;
         widen(w, text, done, &from, &to);
         if (from > done && (st = p->between(p, (ig_slice){text.p + done, from - done}, done, err))) return st;
@@ -525,10 +531,10 @@ static ig_status add_text(struct pass *p, ig_slice text, size_t at, ig_err *err)
         st = add_words(p, normal, at, err);
     } else if (!st) {
         ig_encode_options opt = p->opt;
-        for (size_t i = 0; i < p->opt.n_plain; i++)
-            if (p->opt.plain[i].from < at + text.n && p->opt.plain[i].to > at) opt.parse_special = false;
+        size_t range = ig_first_range(&opt, at);
+        if (range < opt.n_plain && opt.plain[range].from < at + text.n) opt.parse_special = false;
         opt.n_plain = 0;
-        struct pass second = {.e = p->e, .trie = &t->normalized, .first = p->first && at == 0,
+        struct pass second = {.e = p->e, .finder = &t->find_normalized, .first = p->first && at == 0,
                               .between = add_words, .opt = opt};
         st = find_wanted(&second, normal, err);
     }
@@ -558,7 +564,7 @@ ig_status ig_tokenizer_encode(const ig_tokenizer *t, ig_tokenizer_scratch *s, ig
     ig_scratch_use(s, &t->bpe);
 
     struct encoding e = {t, s, out};
-    struct pass pass = {.e = &e, .trie = &t->raw, .first = true, .between = add_text, .opt = opt};
+    struct pass pass = {.e = &e, .finder = &t->find_raw, .first = true, .between = add_text, .opt = opt};
     st = add_around(out, t->before, n_around, err);
     if (!st) st = find_wanted(&pass, text, err);
     /* The text had it already. */

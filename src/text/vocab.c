@@ -123,7 +123,7 @@ bool ig_trie_make(ig_trie *t, uint32_t n_bytes, uint64_t seed) {
     return true;
 }
 
-void ig_trie_add(ig_trie *t, ig_slice text, uint32_t number) {
+uint32_t ig_trie_add(ig_trie *t, ig_slice text, uint32_t number) {
     uint32_t node = 0;
     t->begins[(uint8_t)text.p[0]] = true;
     for (size_t i = 0; i < text.n; i++) {
@@ -135,6 +135,7 @@ void ig_trie_add(ig_trie *t, ig_slice text, uint32_t number) {
         node = e->child;
     }
     t->terminal[node] = number;
+    return node;
 }
 
 uint32_t ig_trie_child(const ig_trie *t, uint32_t node, uint8_t byte) {
