@@ -96,9 +96,9 @@ static void print_event(const ig_hub_event *e) {
     static const char *const names[] = {"progress", "note", "file"};
     yyjson_mut_val *o;
     yyjson_mut_doc *doc = object(names[e->kind], &o);
-    if (e->file) yyjson_mut_obj_add_str(doc, o, "file", e->file);
+    if (e->file) ig_json_add_bytes(doc, o, "file", e->file);
     if (e->file) yyjson_mut_obj_add_uint(doc, o, "file_bytes", e->file_bytes);
-    if (e->text) yyjson_mut_obj_add_str(doc, o, "text", e->text);
+    if (e->text) ig_json_add_bytes(doc, o, "text", e->text);
     if (e->kind == IG_HUB_EVENT_PROGRESS) {
         yyjson_mut_obj_add_uint(doc, o, "done_bytes", e->done_bytes);
         yyjson_mut_obj_add_uint(doc, o, "total_bytes", e->total_bytes);
@@ -144,7 +144,7 @@ static int fail(get *g, const ig_err *err) {
     if (g->json) {
         yyjson_mut_doc *doc = object("error", &o);
         yyjson_mut_obj_add_int(doc, o, "exit", code);
-        yyjson_mut_obj_add_str(doc, o, "message", err->code == IG_ECANCELED ? "stopped" : err->msg);
+        ig_json_add_bytes(doc, o, "message", err->code == IG_ECANCELED ? "stopped" : err->msg);
         print_object(doc);
     }
     return code;
@@ -179,9 +179,12 @@ static void print_plan(get *g, uint64_t missing, int n_missing) {
     yyjson_mut_val *o;
     if (!g->json) {
         if (g->dry_run)
-            for (int i = 0; i < g->repo.n; i++)
-                if (g->repo.v[i].wanted)
-                    printf("%9s  %s\n", ig_size_text_of(g->repo.v[i].bytes).s, g->repo.v[i].path);
+            for (int i = 0; i < g->repo.n; i++) {
+                char path[IG_HUB_PATH_BYTES];
+                snprintf(path, sizeof path, "%s", g->repo.v[i].path);
+                ig_text_calm(path, false);
+                if (g->repo.v[i].wanted) printf("%9s  %s\n", ig_size_text_of(g->repo.v[i].bytes).s, path);
+            }
         fprintf(stderr, "%s, commit %.12s: %d file%s, %s", g->repo.name, g->repo.commit, g->choice.n_files,
                 g->choice.n_files == 1 ? "" : "s", ig_size_text_of(g->choice.bytes).s);
         if (n_missing == 0 && !g->force)
@@ -193,8 +196,8 @@ static void print_plan(get *g, uint64_t missing, int n_missing) {
         return;
     }
     yyjson_mut_doc *doc = object("plan", &o);
-    yyjson_mut_obj_add_str(doc, o, "repo", g->repo.name);
-    yyjson_mut_obj_add_str(doc, o, "revision", g->repo.revision);
+    ig_json_add_bytes(doc, o, "repo", g->repo.name);
+    ig_json_add_bytes(doc, o, "revision", g->repo.revision);
     yyjson_mut_obj_add_str(doc, o, "commit", g->repo.commit);
     yyjson_mut_obj_add_uint(doc, o, "bytes", g->choice.bytes);
     yyjson_mut_obj_add_uint(doc, o, "missing_bytes", missing);
@@ -202,7 +205,7 @@ static void print_plan(get *g, uint64_t missing, int n_missing) {
     for (int i = 0; i < g->repo.n; i++) {
         if (!g->repo.v[i].wanted) continue;
         yyjson_mut_val *f = yyjson_mut_arr_add_obj(doc, files);
-        yyjson_mut_obj_add_str(doc, f, "path", g->repo.v[i].path);
+        ig_json_add_bytes(doc, f, "path", g->repo.v[i].path);
         yyjson_mut_obj_add_uint(doc, f, "bytes", g->repo.v[i].bytes);
         yyjson_mut_obj_add_str(doc, f, "hash", g->repo.v[i].hash);
     }
@@ -210,8 +213,8 @@ static void print_plan(get *g, uint64_t missing, int n_missing) {
     for (int i = 0; i < g->choice.n_variants; i++) {
         const ig_hub_variant *v = &g->choice.variant[i];
         yyjson_mut_val *f = yyjson_mut_arr_add_obj(doc, variants);
-        yyjson_mut_obj_add_str(doc, f, "name", v->quant);
-        yyjson_mut_obj_add_str(doc, f, "path", v->path);
+        ig_json_add_bytes(doc, f, "name", v->quant);
+        ig_json_add_bytes(doc, f, "path", v->path);
         yyjson_mut_obj_add_uint(doc, f, "bytes", v->bytes);
         yyjson_mut_obj_add_bool(doc, f, "taken", v->taken);
     }
@@ -224,7 +227,7 @@ static int print_done(get *g) {
     if (!path) return ig_app_say(IG_EXIT_FAILED, "no memory");
     if (g->json) {
         yyjson_mut_doc *doc = object("done", &o);
-        yyjson_mut_obj_add_str(doc, o, "path", path);
+        ig_json_add_bytes(doc, o, "path", path);
         print_object(doc);
     } else if (!g->quiet) {
         puts(path);

@@ -209,9 +209,10 @@ static int say_unknown(const ig_hub_items *l, const char *arg) {
     for (int i = 0; i < l->n; i++)
         if (ig_library_has_words(l->v[i].name, arg)) n++, last = i;
     if (n == 1)
-        return ig_app_say(IG_EXIT_NOT_FOUND,
-                          "no model is called \"%.200s\", and rm takes no part of a name; did you mean %.300s?",
-                          arg, l->v[last].name);
+        return ig_app_say(
+            IG_EXIT_NOT_FOUND,
+            "no model is called \"%.200s\", and rm takes no part of a name; did you mean %.300s?", arg,
+            l->v[last].name);
     ig_app_say(IG_EXIT_NOT_FOUND,
                n ? "no model is called \"%.200s\", and rm takes no part of a name; did you mean one of these?"
                  : "no model on this machine is called \"%.200s\"; `ingle ls` lists them",
@@ -221,7 +222,7 @@ static int say_unknown(const ig_hub_items *l, const char *arg) {
     return IG_EXIT_NOT_FOUND;
 }
 
-/* What `arg` means in whole: its place in the list; *whole: all of its repository. Else -1, and the exit code. */
+/* What `arg` means in whole: its place in the list; *whole: all of its repository. Else -1 and the exit code. */
 static int find_whole(const ig_hub_items *l, const char *arg, bool *whole, int *code) {
     ig_hub_name name;
     int at = -1;
@@ -295,8 +296,9 @@ int ig_cmd_rm(int argc, char **argv) {
         .options = options,
         .n_options = sizeof options / sizeof *options,
         .n_words_max = 1,
-        .more = "Of a file the ending .gguf may be left out. A part of a name removes nothing. What a server serves\n"
-                "or somebody downloads stays."};
+        .more =
+            "Of a file the ending .gguf may be left out. A part of a name removes nothing. What a server serves\n"
+            "or somebody downloads stays."};
     ig_words words;
     ig_places places;
     ig_hub_items l;

@@ -18,8 +18,8 @@ void ig_places_find(ig_places *p);
 
 /* Both folders. Says why and returns an exit code otherwise; says the list's warning. */
 int ig_library_list(ig_hub_items *out, const ig_places *p, bool all_revisions);
-/* A name of nothing but blanks, as a script with an unset variable gives it, is no name: says so, and gives the exit
- * code. */
+/* A name of nothing but blanks, as a script with an unset variable gives it, is no name: says so, and gives
+ * the exit code. */
 int ig_library_check_name(const char *arg);
 /* Is this the item's whole name: in any case, a file also without .gguf? */
 bool ig_library_is_name(const char *name, const char *arg);
@@ -29,8 +29,8 @@ bool ig_library_has_words(const char *name, const char *words);
 int ig_library_repo_item(const ig_hub_items *l, const ig_hub_name *name);
 /* Opens headers only. Fails by facts->why. */
 void ig_library_look(ig_hub_facts *out, const ig_hub_item *item);
-/* One entry an item, from the registry or the files. When something new was looked at, the registry is written
- * anew; *unsaved is why that failed, else its code is IG_OK. NULL: no memory. */
+/* One entry an item, from the registry or the files. When something new was looked at, the registry is
+ * written anew; *unsaved is why that failed, else its code is IG_OK. NULL: no memory. */
 ig_hub_facts *ig_library_facts(const ig_hub_items *l, const ig_places *p, bool fresh, ig_err *unsaved);
 
 /* ---- cmd_get.c -------------------------------------------------------------------------------------- */

@@ -42,8 +42,9 @@ static const struct verb *find(const char *word) {
 }
 
 /* A closed stdin, stdout or stderr would hand its number to the next file that is opened. A closed stdout is
- * filled with something that cannot be written to: a result that goes nowhere is an error, as in other programs,
- * and not a success. Where there is no /dev/null (a chroot), the root folder holds the number as well. */
+ * filled with something that cannot be written to: a result that goes nowhere is an error, as in other
+ * programs, and not a success. Where there is no /dev/null (a chroot), the root folder holds the number as
+ * well. */
 static bool fill_standard_files(void) {
     for (int fd = 0; fd <= 2; fd++) {
         if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
@@ -137,7 +138,7 @@ static int dispatch(int argc, char **argv) {
 
 int main(int argc, char **argv) {
     if (!fill_standard_files())
-        return ig_app_say(IG_EXIT_FAILED, "stdin, stdout or stderr is closed, and nothing can stand in for it");
+        return ig_app_say(IG_EXIT_FAILED, "stdin, stdout or stderr is closed, and nothing stands in for it");
     signal(SIGXFSZ, SIG_IGN); /* a limit on the size of files is an answer from write, for every verb */
     setlocale(LC_CTYPE, ""); /* for terminals; numbers are read and written in the C locale */
     int code = dispatch(argc, argv);

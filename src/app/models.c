@@ -134,17 +134,21 @@ void ig_models_name(char *out, size_t cap, const char *path) {
 
 static int say_none(const char *dir, const char *arg, const ig_hub_items *there) {
     enum { SHOWN = 20 };
+    char calm[PATH_MAX];
+    snprintf(calm, sizeof calm, "%s", *dir ? dir : "INGLE_CACHE/models");
+    ig_text_calm(calm, false);
     if (arg)
         ig_app_say(IG_EXIT_NOT_FOUND,
                    "no model \"%.200s\": it is not a file, and no name on this machine holds it", arg);
     else
-        ig_app_say(IG_EXIT_NOT_FOUND, "no model in %s", dir);
+        ig_app_say(IG_EXIT_NOT_FOUND, "no model in %s", calm);
     for (int i = 0; i < there->n && i < SHOWN; i++) ig_app_list_name("there is ", there->v[i].name);
     if (there->n > SHOWN) fprintf(stderr, "  and %d more; `ingle ls` lists them\n", there->n - SHOWN);
-    fprintf(stderr,
-            "  `ingle get org/name` downloads one, `./run` in the source folder fetches the starter model; any\n"
-            "  GGUF file or snapshot folder can be given by its path, or be put into %s\n",
-            dir);
+    fprintf(
+        stderr,
+        "  `ingle get org/name` downloads one, `./run` in the source folder fetches the starter model; any\n"
+        "  GGUF file or snapshot folder can be given by its path, or be put into %s\n",
+        calm);
     return IG_EXIT_NOT_FOUND;
 }
 

@@ -2,8 +2,8 @@
  * Threads: any; two writers of one path each win whole, the later one last.
  * How: a temporary name in the same folder, write, fsync, rename, fsync of the folder. Without the first
  * fsync a crash may leave the new name with no bytes, without the second the rename may be lost.
- * Why one fixed temporary name for each file, locked: what a killed writer left is taken up by the next one, so
- * that leftovers do not gather. Who finds it in use, or not ours, takes a name of its own. */
+ * Why one fixed temporary name for each file, locked: what a killed writer left is taken up by the next one,
+ * so that leftovers do not gather. Who finds it in use, or not ours, takes a name of its own. */
 #include "file/file.h"
 
 #include <errno.h>

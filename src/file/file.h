@@ -44,8 +44,8 @@ ig_status ig_json_parse(yyjson_doc **out, const char *text, size_t n, ig_json_li
 /* A document to be written. *lost becomes true when there was no memory for a part of it: a look before it is
  * used saves one at every part. NULL is fine for yyjson, and sets it. */
 yyjson_mut_doc *ig_json_doc_make(bool *lost);
-/* A string of any bytes, copied: each byte that is no UTF-8 becomes U+FFFD. Names of files may hold anything but
- * a slash and a zero, and yyjson writes no document with a string that is no UTF-8. NULL: no memory. */
+/* A string of any bytes, copied: each byte that is no UTF-8 becomes U+FFFD. Names of files may hold anything
+ * but a slash and a zero, and yyjson writes no document with a string that is no UTF-8. NULL: no memory. */
 yyjson_mut_val *ig_json_bytes(yyjson_mut_doc *doc, const char *p, size_t n);
 /* The same as the member `key` (not copied) of obj. False: no memory. */
 bool ig_json_add_bytes(yyjson_mut_doc *doc, yyjson_mut_val *obj, const char *key, const char *text);

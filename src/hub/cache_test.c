@@ -344,7 +344,8 @@ TEST(an_empty_note_of_nobody_goes_once_it_is_old_and_a_held_one_gives_way) {
     CHECK(ig_hub_served_by(top, path) == 0 && access(note, F_OK) != 0);
     snprintf(note, sizeof note, "%s/servers/%d.json", top, (int)getpid());
     snprintf(second, sizeof second, "%s/servers/%d-1.json", top, (int)getpid());
-    int fd = open(note, O_RDWR | O_CREAT | O_CLOEXEC, 0600); /* of a process of this number in another container */
+    int fd =
+        open(note, O_RDWR | O_CREAT | O_CLOEXEC, 0600); /* of a process of this number in another container */
     CHECK(fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0);
     CHECK_MSG(!ig_hub_server_begin(&s, top, path, "a", "http://127.0.0.1:1", 1, &err), "%s", err.msg);
     CHECK(access(second, F_OK) == 0 && ig_hub_served_by(top, path) == getpid());
@@ -366,7 +367,8 @@ TEST(those_who_look_do_not_keep_a_server_from_its_note) {
     }
     for (int i = 0; i < 200; i++) {
         ig_hub_server *s = NULL;
-        if (!CHECK_MSG(!ig_hub_server_begin(&s, top, path, "a", "http://127.0.0.1:1", 1, &err), "%s", err.msg))
+        if (!CHECK_MSG(!ig_hub_server_begin(&s, top, path, "a", "http://127.0.0.1:1", 1, &err), "%s",
+                       err.msg))
             break;
         CHECK_MSG(ig_hub_served_by(top, path) == getpid(), "note %d is lost", i);
         ig_hub_server_end(s);

@@ -200,7 +200,8 @@ ig_status ig_hub_registry_open(ig_hub_registry **out, const char *path, ig_err *
 void ig_hub_registry_close(ig_hub_registry *g);
 /* False: not there, or the item has changed since. */
 bool ig_hub_registry_get(const ig_hub_registry *g, const ig_hub_item *item, ig_hub_facts *out);
-/* Can it be kept at all: JSON has no place for a path that is no UTF-8, and an unfinished download no facts. */
+/* Can it be kept at all: JSON has no place for a path that is no UTF-8, and an unfinished download no facts.
+ * */
 bool ig_hub_registry_keeps(const ig_hub_item *item);
 /* Writes these items, but those that cannot be kept, and nothing else. */
 ig_status ig_hub_registry_save(const char *path, const ig_hub_items *l, const ig_hub_facts *facts,
@@ -227,7 +228,7 @@ typedef struct ig_hub_remove {
     /* bytes: what the disk gets back. With `run` it is called once the thing is gone. */
     void (*gone)(void *ud, const char *path, uint64_t bytes, const char *why);
     void (*kept)(void *ud, const char *path, const char *why);
-    void (*failed)(void *ud, const char *path, const char *why); /* it should go, and is still there; or NULL */
+    void (*failed)(void *ud, const char *path, const char *why); /* it should go, and did not; or NULL */
     void *ud;
 } ig_hub_remove;
 
@@ -235,13 +236,13 @@ typedef struct ig_hub_remove {
 /* In every repository: snapshots that no ref names, blobs that nothing names, and what tries left behind more
  * than seven days ago. */
 ig_status ig_hub_gc(const char *cache, const ig_hub_remove *o, ig_err *err);
-/* In the folder "blobs" beside the models folder, where the starter lies: blobs of more than a day to which no link
- * of the models folder leads, and what tries left behind more than seven days ago. */
+/* In the folder "blobs" beside the models folder, where the starter lies: blobs of more than a day to which
+ * no link of the models folder leads, and what tries left behind more than seven days ago. */
 ig_status ig_hub_gc_own(const char *models, const ig_hub_remove *o, ig_err *err);
-/* The files of one item, and the repository with its last one, unless a download of it is unfinished. A repository
- * is an item as well (whole: all its revisions and unfinished downloads). A link of the models folder goes with its
- * blob when that lies in the folder "blobs" beside it and no other link leads to it. IG_EBUSY: it is served or
- * being downloaded. */
+/* The files of one item, and the repository with its last one, unless a download of it is unfinished. A
+ * repository is an item as well (whole: all its revisions and unfinished downloads). A link of the models
+ * folder goes with its blob when that lies in the folder "blobs" beside it and no other link leads to it.
+ * IG_EBUSY: it is served or being downloaded. */
 ig_status ig_hub_rm(const char *cache, const char *models, const ig_hub_item *item, bool whole,
                     const ig_hub_remove *o, ig_err *err);
 

@@ -2,8 +2,8 @@
  * Threads: the caller's. Memory: malloc, at most ITEMS_MAX items.
  * Names and sizes only, no file is opened: it runs at every start that names a model by part of its name.
  * Bounds:  links are followed, since people link models in, so a folder may lead to itself or to half a disk:
- *          in one tree no folder is read twice, and of all trees together LOOKS_MAX names are looked at. What was
- *          cut is told in the list's warning, as is a folder that may not be read. */
+ *          in one tree no folder is read twice, and of all trees together LOOKS_MAX names are looked at. What
+ *          was cut is told in the list's warning, as is a folder that may not be read. */
 #include "hub/inside.h"
 
 #include <dirent.h>
@@ -76,7 +76,7 @@ static bool is_kind(const char *folder, const char *name, mode_t kind, uint64_t 
 /* What is being read, of both folders together. */
 typedef struct reading {
     int n_looks; /* names looked at so far */
-    char warning[sizeof ((ig_hub_items *)NULL)->warning];
+    char warning[sizeof((ig_hub_items *)NULL)->warning];
 } reading;
 
 static void warn(reading *g, const char *what, const char *why) {
@@ -212,8 +212,9 @@ static void add_gguf(adding *a, const char *top, const names *files, int at, con
     for (int i = 0; i < files->n; i++) {
         ig_hub_gguf other;
         uint64_t bytes;
-        if (i != at && (g->n_parts == 1 || !ig_hub_gguf_of(&other, files->v[i]) || other.n_stem != g->n_stem ||
-                        other.n_parts != g->n_parts || strncmp(files->v[i], files->v[at], g->n_stem) != 0))
+        if (i != at &&
+            (g->n_parts == 1 || !ig_hub_gguf_of(&other, files->v[i]) || other.n_stem != g->n_stem ||
+             other.n_parts != g->n_parts || strncmp(files->v[i], files->v[at], g->n_stem) != 0))
             continue;
         if (is_kind(top, files->v[i], S_IFREG, &bytes, &item->modified_ns)) item->bytes += bytes;
     }
@@ -265,8 +266,8 @@ static const char *current_of(const char *repo_path, const names *snapshots, cha
     return snapshots->n == 1 ? snapshots->v[0] : NULL;
 }
 
-/* What a download has brought that is not a model yet, so that it is seen and can be removed: blobs that are not
- * whole, and where there is no model at all, the others too. */
+/* What a download has brought that is not a model yet, so that it is seen and can be removed: blobs that are
+ * not whole, and where there is no model at all, the others too. */
 static void add_unfinished(adding *a, const char *repo, const char *top, bool any_model) {
     char *folder = join(top, "blobs");
     names blobs = folder ? read_folder(a->g, folder, false) : (names){NULL, 0, 0};

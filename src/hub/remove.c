@@ -2,8 +2,8 @@
  * Threads: the caller's; other processes are kept away by the job lock of each repository.
  * Memory: malloc, the names of one repository.
  * Order:   links before blobs, so that an interruption leaves blobs that nobody names, and never a name that
- *          leads to nothing: where a link cannot go, its blob stays. What is served is not touched. Blobs of the
- *          last hour stay, since Python's program links them later and knows no lock of ours.
+ *          leads to nothing: where a link cannot go, its blob stays. What is served is not touched. Blobs of
+ *          the last hour stay, since Python's program links them later and knows no lock of ours.
  * Truth:   what cannot be read counts as in use; what cannot be removed is told and not counted. */
 #include "hub/inside.h"
 
@@ -167,8 +167,8 @@ static ig_status result_of(const job *j, ig_err *err) {
     return ig_fail(err, IG_EIO, "%s%s", j->first, j->n_failed > 1 ? ", and more" : "");
 }
 
-/* A file, a link or a folder with all that is in it. True: it is gone, or would be. *bytes rises by what the disk
- * gets back: nothing for a file that has another name. `path` is for messages. */
+/* A file, a link or a folder with all that is in it. True: it is gone, or would be. *bytes rises by what the
+ * disk gets back: nothing for a file that has another name. `path` is for messages. */
 static bool remove_tree(job *j, int at, const char *name, const char *path, int depth, uint64_t *bytes) {
     struct stat info;
     if (fstatat(at, name, &info, AT_SYMLINK_NOFOLLOW) != 0) {
@@ -580,8 +580,8 @@ static ig_status remove_from_repo(const char *cache, const ig_hub_item *item, bo
 
 /* ---- the models folder --------------------------------------------------------------------------------- */
 
-/* The blob of our own cache that a name of the models folder is a link to, as tools/fetch.py makes them; "" for
- * any other name. */
+/* The blob of our own cache that a name of the models folder is a link to, as tools/fetch.py makes them; ""
+ * for any other name. */
 static void own_blob_of(char out[256], int models_fd, const char *name) {
     static const char blobs[] = "../blobs/";
     char to[256];
@@ -603,7 +603,8 @@ static int open_own_blobs(char path[PATH_MAX], const char *models, int models_fd
     if (!slash || (size_t)snprintf(path, PATH_MAX, "%.*s/blobs", (int)(slash - models), models) >= PATH_MAX)
         return -1;
     int fd = models_fd < 0 ? open_dir(AT_FDCWD, path) : open_dir(models_fd, "../blobs");
-    if (fd >= 0 && (fstat(fd, &a) != 0 || lstat(path, &b) != 0 || a.st_dev != b.st_dev || a.st_ino != b.st_ino)) {
+    if (fd >= 0 &&
+        (fstat(fd, &a) != 0 || lstat(path, &b) != 0 || a.st_dev != b.st_dev || a.st_ino != b.st_ino)) {
         close(fd);
         fd = -1;
     }
@@ -615,7 +616,8 @@ static bool is_local_part(const ig_hub_item *item, const char *name) {
     ig_hub_gguf g, other;
     return strcmp(name, item->name) == 0 ||
            (ig_hub_gguf_of(&g, item->name) && g.n_parts > 1 && ig_hub_gguf_of(&other, name) &&
-            other.n_stem == g.n_stem && other.n_parts == g.n_parts && strncmp(name, item->name, g.n_stem) == 0);
+            other.n_stem == g.n_stem && other.n_parts == g.n_parts &&
+            strncmp(name, item->name, g.n_stem) == 0);
 }
 
 /* Does a name that stays lead to the blob? What cannot be read may. */
@@ -642,8 +644,7 @@ static void remove_own_blob(job *j, const char *models, int models_fd, const ig_
     if (fd < 0) return;
     snprintf(path, sizeof path, "%s/%.64s", folder, hash);
     snprintf(note, sizeof note, "%.64s.ok", hash);
-    if (!ig_hub_served_by(j->o->state, path) && is_regular(fd, hash) &&
-        remove_told(j, fd, hash, path, "")) {
+    if (!ig_hub_served_by(j->o->state, path) && is_regular(fd, hash) && remove_told(j, fd, hash, path, "")) {
         snprintf(path, sizeof path, "%s/%s", folder, note);
         remove_tree(j, fd, note, path, 0, &bytes);
     }
@@ -688,6 +689,29 @@ static const char *why_own_blob_goes(const set *needed, const char *name, int64_
     return age_s >= DAY_S ? "no model leads to it" : NULL;
 }
 
+/* What a writer of the registry left that was killed: ".ingle-..." and, of older versions,
+ * registry.json.XXXXXX. */
+static void sweep_own_asides(job *j, const char *models) {
+    static const char registry[] = "registry.json.";
+    char top[PATH_MAX], path[PATH_MAX + 300];
+    const char *slash = strrchr(models, '/');
+    if (!slash || (size_t)snprintf(top, sizeof top, "%.*s", (int)(slash - models), models) >= sizeof top)
+        return;
+    int fd = open(top, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    set all = fd < 0 ? (set){.n = 0} : read_dir(fd);
+    for (int i = 0; i < all.n; i++) {
+        struct stat info;
+        const bool old = begins(all.v[i], registry) && strlen(all.v[i]) == sizeof registry - 1 + 6;
+        if ((!old && !begins(all.v[i], aside)) || fstatat(fd, all.v[i], &info, AT_SYMLINK_NOFOLLOW) != 0 ||
+            !S_ISREG(info.st_mode) || j->o->now_s - (int64_t)info.st_mtim.tv_sec < YOUNG_S)
+            continue;
+        snprintf(path, sizeof path, "%s/%.255s", top, all.v[i]);
+        remove_told(j, fd, all.v[i], path, "left by a program that was ended");
+    }
+    set_clear(&all);
+    if (fd >= 0) close(fd);
+}
+
 ig_status ig_hub_gc_own(const char *models, const ig_hub_remove *o, ig_err *err) {
     job j = {.o = o};
     char folder[PATH_MAX];
@@ -713,5 +737,6 @@ ig_status ig_hub_gc_own(const char *models, const ig_hub_remove *o, ig_err *err)
     set_clear(&paths);
     if (fd >= 0) close(fd);
     if (models_fd >= 0) close(models_fd);
+    sweep_own_asides(&j, models);
     return result_of(&j, err);
 }

@@ -357,7 +357,8 @@ TEST(a_file_with_two_names_frees_nothing) {
     make_own();
     snprintf(a, sizeof a, "%s/models/other.gguf", top);
     snprintf(b, sizeof b, "%s/backup", top);
-    CHECK(link(a, b) == 0 && !rm_local("other.gguf", true) && n_gone == 1 && n_bytes == 0 && is_below("backup"));
+    CHECK(link(a, b) == 0 && !rm_local("other.gguf", true) && n_gone == 1 && n_bytes == 0 &&
+          is_below("backup"));
     drop();
 }
 
@@ -369,9 +370,15 @@ TEST(a_blob_of_our_own_that_nothing_leads_to_is_collected) {
     put("blobs/f123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", "old", 2 * 86400);
     put("blobs/e123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", "new", 3600);
     put("blobs/notes.txt", "mine", 99 * 86400);
+    put("registry.json", "{}", 99 * 86400);
+    put("registry.json.a1B2c3", "{", 7200);
+    put(".ingle-0123456789abcdef", "{", 7200);
+    put(".ingle-f123456789abcdef", "{", 60);
     snprintf(models, sizeof models, "%s/models", top);
     ig_hub_remove o = how(true);
-    CHECK(!ig_hub_gc_own(models, &o, &err) && n_gone == 2);
+    CHECK(!ig_hub_gc_own(models, &o, &err) && n_gone == 4);
+    CHECK(is_below("registry.json") && is_below(".ingle-f123456789abcdef"));
+    CHECK(!is_below("registry.json.a1B2c3") && !is_below(".ingle-0123456789abcdef"));
     CHECK(is_below("blobs/" BLOB) && is_below("blobs/" BLOB ".ok") && is_below("blobs/notes.txt"));
     CHECK(!is_below("blobs/" BLOB ".part") &&
           !is_below("blobs/f123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"));

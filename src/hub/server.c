@@ -1,8 +1,8 @@
 /* server: which process serves which model, for those who remove files.
  * A server keeps STATE/servers/PID.json open and locked; the lock ends with the process, so what a crashed
  * server left behind is told from what a living one wrote without believing any pid.
- * Whoever looks takes the lock for a moment, and removes what nobody holds; so a server that makes its note tries
- * a few times, and looks afterwards whether the file that it holds is still the one of that name.
+ * Whoever looks takes the lock for a moment, and removes what nobody holds; so a server that makes its note
+ * tries a few times, and looks afterwards whether the file that it holds is still the one of that name.
  * Threads: the caller's. Memory: malloc, small. */
 #include "hub/inside.h"
 

@@ -51,6 +51,14 @@ def test_a_model_whose_name_is_no_utf8_is_described(home):
     assert json.loads(got.stdout)["path"].endswith("/odd\ufffd\ufffd.gguf")
 
 
+def test_a_cache_whose_name_is_no_utf8_is_told_as_json(home):
+    cache = os.fsencode(home.path) + b"/hub\xff"
+    with Hub({REPO: {"config.json": b"{}", "m.safetensors": b"x"}}) as hub:
+        got = home.run("get", REPO, "--json", hub=hub, env={"HF_HUB_CACHE": cache})
+        events = [json.loads(line) for line in got.stdout.splitlines()]
+    assert got.returncode == 0 and events[-1]["event"] == "done" and "hub\ufffd/" in events[-1]["path"]
+
+
 def test_names_move_no_cursor(home):
     for name in ("a\x1b[2J.gguf", "b\x1b]0;x\x07.gguf"):
         put(home, name)
