@@ -27,6 +27,7 @@ enum {
     CONNECTIONS_CAP = 65536,
     CONNECTIONS_SPARE = 64, /* accepted beyond the limit, to be answered 503 */
     LINGER_SPARE = 256,
+    SLOT_WAIT_NS = 10 * 1000 * 1000, /* the watcher may be about to give slots back: many came and went at once */
     IDLE_TIMEOUT_S = 75,
     WRITE_TIMEOUT_S = 60,
     SWALLOW_BYTES = 64 * 1024, /* a refused body up to here is read, and the connection stays */
@@ -66,7 +67,10 @@ static void on_connection(void *cls, struct MHD_Connection *m, void **slot,
     int index;
     if (code == MHD_CONNECTION_NOTIFY_STARTED) {
         *slot = NULL;
-        if (!ig_queue_pop(s->free_slots, &index, 0)) return; /* its requests will be closed unanswered */
+        if (!ig_queue_pop(s->free_slots, &index, 0) && !ig_queue_pop(s->free_slots, &index, SLOT_WAIT_NS)) {
+            shutdown(socket_of(m), SHUT_RDWR); /* nobody would end it, and MHD counts it */
+            return;
+        }
         ig_serve_conn *c = &s->conns[index];
         c->mhd = m;
         c->linger = c->began = false;
