@@ -59,7 +59,7 @@ static void follow(child *c, const char *until) {
     while (p[0].fd >= 0 || p[1].fd >= 0) {
         char part[4096];
         if (until && c->text.n && strstr(c->text.p, until)) return;
-        if (poll(p, 2, LIMIT_S * 1000) <= 0) return;
+        if (poll(p, 2, ig_test_patience(LIMIT_S) * 1000) <= 0) return;
         for (int i = 0; i < 2; i++) {
             if (!p[i].revents) continue;
             ssize_t got = read(p[i].fd, part, sizeof part);
