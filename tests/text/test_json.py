@@ -6,6 +6,7 @@ differ on purpose, GGUF_ONLY and same_everywhere say so."""
 import json
 import os
 import random
+import re
 import struct
 import time
 import unicodedata
@@ -48,7 +49,10 @@ class Pair:
         self.ours = driver.Driver(*args)
 
     def same_everywhere(self, text):
-        """Texts that a GGUF file's own rules cut elsewhere: there a long s is no s, here 'S and 's are one."""
+        """Not so texts that a GGUF file's own rules cut elsewhere: there a long s is no s, here 'S and 's are one; and of Gemma 2's
+        blanks a GGUF file takes the longest run first, as its trainer did, where tokenizer.json joins 16 and 16."""
+        if self.from_gguf and self.name == "gemma2":
+            return not re.search("[ \u2581]{32}|\n{32}|\t{32}", text)
         return not self.from_gguf or self.name not in ("qwen3", "qwen35", "llama3", "minicpm5") or "'\u017f" not in text
 
 
@@ -60,7 +64,8 @@ def pair(request, tmp_path_factory):
 
 
 def compare(pair, texts):
-    n = 0
+    n, texts = 0, [t for t in texts if pair.same_everywhere(t)]
+    assert texts
     for at in range(0, len(texts), 512):
         part = texts[at:at + 512]
         for text, want in zip(part, pair.theirs.encode_batch(part, add_special_tokens=False)):
@@ -83,8 +88,7 @@ def test_odd_strings_give_the_same_ids(pair):
     assert len(odd) >= 5000
     odd += ["".join(rng.choice([*names, *(n[:-1] for n in names), *corpus.WORDS, *corpus.BLANKS])
                     for _ in range(rng.randint(1, 12))) for _ in range(2000)]
-    odd = [s for s in odd if pair.same_everywhere(s)]
-    assert len(odd) > 6000
+    assert len([s for s in odd if pair.same_everywhere(s)]) > 6000
     print(compare(pair, odd), "ids")
 
 

@@ -223,6 +223,8 @@ def to_gguf(doc, model, pre, path):
             types[i] = BYTE
     for a in doc["added_tokens"]:
         tokens[a["id"]], types[a["id"]] = a["content"], CONTROL if a["special"] else USER
+        if model == "llama" and not a["special"]:  # as converters write them: the text that they stand for
+            tokens[a["id"]] = a["content"].replace("\u2581", " ")
     g = ggufio.File()
     string = ggufio.STRING
     g.set("general.architecture", string, "llama")
