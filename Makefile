@@ -285,7 +285,7 @@ help:
 ## check        layers, tidy, unit tests, kernels: minutes
 ## check-full   check, then again with clang and under the three sanitizers, then the rest
 ## check-templates   real chat templates against the hashes of what transformers makes of them
-## check-tokenizers  every tokenizer that can be had against the Hugging Face package: half an hour
+## check-tokenizers  every tokenizer that can be had against the Hugging Face package: ten minutes
 ## check-kill   downloads killed at a hundred random moments, and what the next start makes of it
 ## check-torture   every allocation and every call on a file fails once; `check` does a sample
 ## check-asan   unit tests and kernels under AddressSanitizer; -ubsan, -tsan likewise
