@@ -68,9 +68,10 @@ static inline void cpu_pause(void) {
 
 /* ---- sleeping. The caller, alone, sleeps on `joining`: it sets the word to 1 and looks at the condition
  * once more; who posts makes the condition true and looks at the word. Both in one total order (seq_cst),
- * so one of the two sees the other. Without a sleeper a post is one load. Workers are many, and a flag that
- * one of them sets again would hide from another that it was cleared: they sleep on the run's own number,
- * which the kernel compares, and are counted. */
+ * so one of the two sees the other. Each writes by an exchange: on x86 a seq_cst store is one anyway, and
+ * an emulator of ARM was seen to let the look pass the store-release that it must follow. Without a sleeper
+ * a post is one load. Workers are many, and a flag that one of them sets again would hide from another that
+ * it was cleared: they sleep on the run's own number, which the kernel compares, and are counted. */
 
 static void park(_Atomic uint32_t *word) {
     syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, 1, NULL, NULL, 0);
@@ -88,7 +89,7 @@ static uint32_t *run_low(ig_pool *p) {
 }
 
 static void post_run(ig_pool *p, uint64_t r) {
-    atomic_store(&p->run, r);
+    atomic_exchange(&p->run, r);
     if (atomic_load(&p->n_parked) > 0)
         syscall(SYS_futex, run_low(p), FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
@@ -148,7 +149,7 @@ static void *worker(void *arg) {
         if (atomic_load_explicit(&p->quit, memory_order_relaxed)) return NULL;
         if (p->job.chunk > 0) run_chunks(p, thread);
         else run_part(p, thread, thread);
-        atomic_store(word, 2 * seen + 2);
+        atomic_exchange(word, 2 * seen + 2);
         unpark_if_parked(&p->joining);
     }
 }
@@ -175,7 +176,7 @@ static void join_part(ig_pool *p, int thread, uint64_t r) {
         now = atomic_load_explicit(word, memory_order_acquire);
     }
     while (now != done) {
-        atomic_store(&p->joining, 1);
+        atomic_exchange(&p->joining, 1);
         now = atomic_load(word);
         if (now == done) break;
         park(&p->joining);
