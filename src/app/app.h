@@ -38,8 +38,8 @@ static inline int ig_exit_of_signal(int sig) {
 int ig_app_fail(const ig_err *err);
 /* The same with a message and a code of its own. */
 int ig_app_say(int exit_code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Asks a question on a terminal, where somebody can answer; true: the answer was yes. */
-bool ig_app_asked(const char *question);
+/* Asks a question on stderr; true: yes was read from stdin. */
+bool ig_app_confirm(const char *question);
 /* A line of a list below such a message: a name from outside, made fit for a terminal. */
 void ig_app_list_name(const char *before, const char *name);
 

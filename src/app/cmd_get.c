@@ -270,7 +270,8 @@ static int run(get *g) {
     if (!g->json) say_choice(g);
     print_plan(g, missing, n_missing);
     if (g->dry_run) return IG_EXIT_OK;
-    if (g->ask && n_missing && !ig_app_asked("Download it?")) return ig_app_say(IG_EXIT_NOT_FOUND, "not downloaded");
+    if (g->ask && n_missing && !ig_app_confirm("Download it?"))
+        return ig_app_say(IG_EXIT_NOT_FOUND, "not downloaded");
     ig_status st = ig_hub_fetch_run(&g->c, &g->repo, &fetch, &err);
     end_line(g);
     return st ? fail(g, &err) : print_done(g);

@@ -145,13 +145,6 @@ int ig_cmd_gc(int argc, char **argv) {
 
 /* ---- rm ------------------------------------------------------------------------------------------------ */
 
-static bool is_agreed(void) {
-    char answer[64];
-    fprintf(stderr, "Remove it? [y/N] ");
-    fflush(stderr);
-    return fgets(answer, sizeof answer, stdin) && (answer[0] == 'y' || answer[0] == 'Y');
-}
-
 /* The repository goes whole with its last model. */
 static bool is_last(const ig_hub_items *l, int at) {
     for (int i = 0; i < l->n; i++)
@@ -271,7 +264,7 @@ static int remove_item(const ig_places *p, const ig_hub_items *l, const char *ar
         if (json) return end_json(&r, false);
         return ig_app_say(IG_EXIT_USAGE, "nothing was removed; --yes removes it without a question");
     }
-    if (!yes && !is_agreed()) return ig_app_say(IG_EXIT_FAILED, "nothing was removed");
+    if (!yes && !ig_app_confirm("Remove it?")) return ig_app_say(IG_EXIT_FAILED, "nothing was removed");
     if (json) yyjson_mut_doc_free(r.doc);
     r = (removal){.list = false};
     if (json) begin_json(&r);

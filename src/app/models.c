@@ -203,14 +203,15 @@ static int find_words(const ig_hub_items *l, const char *dir, const char *arg, i
     return n == 1 ? IG_EXIT_OK : n ? say_several(l, words) : say_none(dir, arg, l);
 }
 
-/* Asks whether to look for what is not here; when its size is known ig_get asks again. */
+/* Asks whether to look for what is not here, on a terminal, where somebody can answer; when its size is known
+ * ig_get asks again. */
 static bool is_offered(const ig_hub_name *name) {
     ig_hub_config c;
     char question[1024];
-    if (ig_hub_config_init(&c, NULL)) return false;
+    if (!isatty(STDIN_FILENO) || !isatty(STDERR_FILENO) || ig_hub_config_init(&c, NULL)) return false;
     snprintf(question, sizeof question, "%s is not on this machine. Ask %s for it?", name->repo, c.endpoint);
     explicit_bzero(c.token, sizeof c.token);
-    return ig_app_asked(question);
+    return ig_app_confirm(question);
 }
 
 static int say_not_here(const char *arg, const ig_hub_name *name) {

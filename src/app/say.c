@@ -3,7 +3,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 int ig_exit_of(ig_status st) {
     switch (st) {
@@ -36,9 +35,8 @@ int ig_app_fail(const ig_err *err) {
     return ig_app_say(ig_exit_of(err->code), "%s", err->msg);
 }
 
-bool ig_app_asked(const char *question) {
+bool ig_app_confirm(const char *question) {
     char text[1024], answer[64];
-    if (!isatty(STDIN_FILENO) || !isatty(STDERR_FILENO)) return false;
     snprintf(text, sizeof text, "%s", question);
     ig_text_calm(text, false);
     fprintf(stderr, "%s [y/N] ", text);

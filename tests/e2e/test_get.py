@@ -913,14 +913,20 @@ def test_gc_keeps_what_a_name_leads_to_and_removes_the_rest(home):
     assert {p.name for p in (home.repo / "snapshots").iterdir()} == {COMMIT}
 
 
+def get_slowly(home, hub):
+    """A download of REPO in the middle of its file, which goes on for a second or two."""
+    hub.file_faults.append(lambda h, path, d: len(d) > MIB and (h.send_file(d, rate=2 * MIB), True)[1])
+    env = {**home.env, "HF_ENDPOINT": hub.url}
+    p = subprocess.Popen([program_path(), "get", REPO], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while hub.sent_bytes < MIB and p.poll() is None:
+        time.sleep(0.02)
+    return p
+
+
 def test_what_is_being_fetched_is_not_collected(home):
     repo = snapshot_repo(n=4 * MIB)
     with Hub({REPO: repo}) as hub:
-        hub.file_faults.append(lambda h, path, d: len(d) > MIB and (h.send_file(d, rate=2 * MIB), True)[1])
-        env = {**home.env, "HF_ENDPOINT": hub.url}
-        p = subprocess.Popen([program_path(), "get", REPO], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while hub.sent_bytes < MIB and p.poll() is None:
-            time.sleep(0.02)
+        p = get_slowly(home, hub)
         assert "being downloaded" in home.run("gc", "--yes", "--force").stderr
         assert p.wait(LIMIT_S) == 0
     home.check_whole(repo)

@@ -7,13 +7,12 @@ import resource
 import shutil
 import signal
 import subprocess
-import time
 
 import pytest
 
 from conftest import model_path, program_path
 from hub_server import Hub, noise
-from test_get import LIMIT_S, MIB, REPO, age, home  # noqa: F401 (a fixture)
+from test_get import LIMIT_S, MIB, REPO, age, get_slowly, home  # noqa: F401 (a fixture)
 
 ODD = b"odd\xff\xfe.gguf"
 
@@ -209,11 +208,7 @@ def test_what_cannot_be_removed_is_said_and_the_exit_code_is_1(home):
 def test_an_unfinished_download_is_shown_and_removed_by_its_name(home):
     repo = {"config.json": b"{}", "model.safetensors": noise(3, 3 * MIB)}
     with Hub({REPO: repo}) as hub:
-        hub.file_faults.append(lambda h, path, d: len(d) > MIB and (h.send_file(d, rate=2 * MIB), True)[1])
-        env = {**home.env, "HF_ENDPOINT": hub.url}
-        p = subprocess.Popen([program_path(), "get", REPO], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while hub.sent_bytes < MIB and p.poll() is None:
-            time.sleep(0.02)
+        p = get_slowly(home, hub)
         got = home.run("rm", "-y", REPO)
         assert got.returncode == 7 and str(p.pid) in got.stderr
         p.send_signal(signal.SIGINT)

@@ -2,15 +2,15 @@
  * the 12 chains of 6 rows hide the latency of fma. */
 #include "kern/tuned/tile.avx2.h"
 
-enum kind { AS_F32, AS_F16, AS_BF16 };
+enum { AS_F32, AS_F16, AS_BF16 };
 #define ROWS SIX_ROWS
 
-INLINE __m256 eight(const uint8_t *p, const enum kind kind) {
+INLINE __m256 eight(const uint8_t *p, const int kind) {
     return kind == AS_F32 ? f32_of(p) : kind == AS_F16 ? f16_of(p) : bf16_of(p);
 }
 
 INLINE void rows_tile(float *tile, const uint8_t *w, const ig_act *x, int row, int n_cols, const int n,
-                      const enum kind kind, const bool stream) {
+                      const int kind, const bool stream) {
     const size_t half = kind == AS_F32 ? 32 : 16, stride = (size_t)x->n_cols;
     const float *a = x->f + (size_t)row * stride;
     ROWS(START_ROW)
@@ -29,19 +29,7 @@ INLINE void rows_tile(float *tile, const uint8_t *w, const ig_act *x, int row, i
     ROWS(STORE_ROW)
 }
 
-INLINE void linear(float *tile, const uint8_t *panel, const ig_act *x, int row, int m, int n_cols,
-                   const enum kind kind) {
-    int r = 0;
-    if (m >= 6) rows_tile(tile, panel, x, row, n_cols, 6, kind, true), r = 6;
-    else if (m >= 3) rows_tile(tile, panel, x, row, n_cols, 3, kind, true), r = 3;
-    else {
-        rows_tile(tile, panel, x, row, n_cols, 1, kind, true);
-        r = 1;
-    }
-    for (; r + 6 <= m; r += 6) rows_tile(tile + r * 16, panel, x, row + r, n_cols, 6, kind, false);
-    for (; r + 3 <= m; r += 3) rows_tile(tile + r * 16, panel, x, row + r, n_cols, 3, kind, false);
-    for (; r < m; r++) rows_tile(tile + r * 16, panel, x, row + r, n_cols, 1, kind, false);
-}
+#include "kern/tuned/float_rows.h"
 
 #define ALL(X)                   \
     X(f32, linear, AS_F32)       \

@@ -40,19 +40,7 @@ INLINE void rows_tile(float *tile, const uint8_t *w, const ig_act *x, int row, i
 #undef X
 }
 
-INLINE void linear(float *tile, const uint8_t *panel, const ig_act *x, int row, int m, int n_cols,
-                   const int kind) {
-    int r = 0;
-    if (m >= 6) rows_tile(tile, panel, x, row, n_cols, 6, kind, true), r = 6;
-    else if (m >= 3) rows_tile(tile, panel, x, row, n_cols, 3, kind, true), r = 3;
-    else {
-        rows_tile(tile, panel, x, row, n_cols, 1, kind, true);
-        r = 1;
-    }
-    for (; r + 6 <= m; r += 6) rows_tile(tile + r * 16, panel, x, row + r, n_cols, 6, kind, false);
-    for (; r + 3 <= m; r += 3) rows_tile(tile + r * 16, panel, x, row + r, n_cols, 3, kind, false);
-    for (; r < m; r++) rows_tile(tile + r * 16, panel, x, row + r, n_cols, 1, kind, false);
-}
+#include "kern/tuned/float_rows.h"
 
 #define KERN(fmt, kind)                                                                              \
     static void linear_##fmt(float *tile, const uint8_t *panel, const ig_act *x, int row, int m,     \
