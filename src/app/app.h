@@ -113,6 +113,8 @@ typedef struct ig_size_text {
     char s[24];
 } ig_size_text;
 ig_size_text ig_size_text_of(uint64_t bytes);
+/* "avx2", of a bit of ig_cpu_features(); NULL: there is no such bit. */
+const char *ig_app_feature_name(uint32_t bit);
 
 /* ---- the verbs -------------------------------------------------------------------------------------- */
 

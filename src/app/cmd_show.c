@@ -66,8 +66,9 @@ static void count_types(facts *f) {
     }
 }
 
-static void count_kernel(void *ud, const char *op, const ig_kern *k) {
+static void count_kernel(void *ud, const char *op, const ig_kern *k, const ig_weight *w) {
     facts *f = ud;
+    (void)w;
     int i = 0;
     while (i < f->n_kernels && (f->kernels[i].kern != k || strcmp(f->kernels[i].op, op) != 0)) i++;
     if (i == KERNELS_MAX) return;

@@ -4,19 +4,22 @@
 
 #include <stdio.h>
 
-static const struct {
-    uint32_t bit;
-    const char *name;
-} features[] = {
-    {IG_CPU_AVX2, "avx2"},
-    {IG_CPU_FMA, "fma"},
-    {IG_CPU_F16C, "f16c"},
-    {IG_CPU_AVX512, "avx512"},
-    {IG_CPU_AVX512_VNNI, "avx512vnni"},
-    {IG_CPU_AVX_VNNI, "avxvnni"},
-    {IG_CPU_NEON, "neon"},
-    {IG_CPU_NEON_DOTPROD, "dotprod"},
-};
+const char *ig_app_feature_name(uint32_t bit) {
+    static const struct {
+        uint32_t bit;
+        const char *name;
+    } names[] = {{IG_CPU_AVX2, "avx2"},
+                 {IG_CPU_FMA, "fma"},
+                 {IG_CPU_F16C, "f16c"},
+                 {IG_CPU_AVX512, "avx512"},
+                 {IG_CPU_AVX512_VNNI, "avx512vnni"},
+                 {IG_CPU_AVX_VNNI, "avxvnni"},
+                 {IG_CPU_NEON, "neon"},
+                 {IG_CPU_NEON_DOTPROD, "dotprod"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (names[i].bit == bit) return names[i].name;
+    return NULL;
+}
 
 int ig_cmd_version(int argc, char **argv) {
     const ig_command c = {.verb = "version", .words = "", .summary = "Version, CPU and the kernels it gets."};
@@ -27,8 +30,8 @@ int ig_cmd_version(int argc, char **argv) {
     printf("ingle %s\n", IG_VERSION);
     printf("cpu      %s, %d cores for this process\n", ig_cpu_model(), ig_cpu_count());
     printf("features");
-    for (size_t i = 0; i < sizeof features / sizeof *features; i++)
-        if (cpu & features[i].bit) printf(" %s", features[i].name);
+    for (uint32_t bit = 1; ig_app_feature_name(bit); bit <<= 1)
+        if (cpu & bit) printf(" %s", ig_app_feature_name(bit));
     printf("\nformats ");
     for (int i = 0; ig_fmt_at(i); i++) printf(" %s", ig_fmt_at(i)->name);
     printf("\ncompiler %s\n", __VERSION__);

@@ -124,6 +124,8 @@ struct ig_model {
     uint8_t *panels; /* all matrices, one mapping */
     size_t panels_bytes;
     void *shapes; /* of tensors while a plan counts */
+    ig_trace_fn *watch; /* of forwards; or NULL */
+    void *watch_ud;
     uint64_t n_params, decode_bytes;
 };
 

@@ -169,7 +169,9 @@ ig_loss *ig_model_loss(const ig_model *m, ig_run *r, const ig_rows *rows, const 
                        const uint32_t *target, ig_head_kind kind, bool grad);
 
 /* The list of (op, kernel, tier) that a forward runs, in order, one call for each. */
-void ig_model_trace(const ig_model *m, void (*trace)(void *ud, const char *op, const ig_kern *k), void *ud);
+void ig_model_trace(const ig_model *m, ig_trace_fn *trace, void *ud);
+/* The same calls from the forwards that follow, while they run: for profiles. NULL ends it. */
+void ig_model_watch(ig_model *m, ig_trace_fn *trace, void *ud);
 
 /* What the checkpoint holds, without loading it: for `show`. */
 typedef struct ig_model_info {

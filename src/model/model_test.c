@@ -413,6 +413,47 @@ TEST(the_plan_is_exact_and_every_smaller_arena_ends_in_a_status) {
     unlink(w.path);
 }
 
+typedef struct calls {
+    int n;
+    struct call {
+        const char *op;
+        const ig_kern *k;
+        const ig_weight *w;
+    } v[64];
+} calls;
+
+static void note_call(void *ud, const char *op, const ig_kern *k, const ig_weight *w) {
+    calls *c = ud;
+    if (c->n < 64) c->v[c->n] = (struct call){op, k, w};
+    c->n++;
+}
+
+TEST(a_watched_forward_tells_the_ops_of_the_plan_and_gives_the_same_bits) {
+    enum { N = 20, V = 80 };
+    static float plain[N * V], watched[N * V];
+    file f = write_model(small, (twist){0});
+    rig r;
+    calls plan = {0}, seen = {0};
+    uint32_t tok[N];
+    int all[SEQS] = {0};
+    if (!rig_open(&r, f.path, 2, 0)) return;
+    random_tokens(tok, N, V, 9);
+    step(&r, tok, all, 1, 0, N, plain);
+    restart(&r, 0);
+    ig_model_trace(r.m, note_call, &plan);
+    ig_model_watch(r.m, note_call, &seen);
+    step(&r, tok, all, 1, 0, N, watched);
+    CHECK(memcmp(plain, watched, sizeof plain) == 0);
+    CHECK(plan.n > 0 && plan.n <= 64 && seen.n == plan.n && memcmp(plan.v, seen.v, sizeof plan.v) == 0);
+    for (int i = 0; i < plan.n && i < 64; i++)
+        CHECK_MSG(!plan.v[i].w == (plan.v[i].k->op != IG_KERN_LINEAR), "%s: weight and kernel", plan.v[i].op);
+    ig_model_watch(r.m, NULL, NULL);
+    restart(&r, 0);
+    step(&r, tok, all, 1, 0, N, watched);
+    CHECK(seen.n == plan.n);
+    rig_close(&r), unlink(f.path);
+}
+
 TEST(training_mode_stays_near_the_served_logits_and_notes_nothing_that_needs_no_gradient) {
     file w = write_model(small, (twist){0});
     rig r;

@@ -17,8 +17,7 @@ ig_status ig_model_make_shapes(ig_model *m, ig_err *err) {
     return m->shapes ? IG_OK : ig_fail(err, IG_ELIMIT, "no memory for %zu bytes of shapes", n);
 }
 
-static size_t plan(const ig_model *m, ig_rows rows, bool hidden,
-                   void (*trace)(void *ud, const char *op, const ig_kern *k), void *ud) {
+static size_t plan(const ig_model *m, ig_rows rows, bool hidden, ig_trace_fn *trace, void *ud) {
     ig_arena counting = {.counting = true, .cap_bytes = SIZE_MAX};
     ig_arena shapes = {.base = m->shapes, .cap_bytes = shapes_bytes(m->config.n_layers)};
     ig_run r = {.arena = &counting,
@@ -40,7 +39,7 @@ size_t ig_model_plan(const ig_model *m, int n_rows, int n_want, int n_ctx) {
     return logits > vectors ? logits : vectors;
 }
 
-void ig_model_trace(const ig_model *m, void (*trace)(void *ud, const char *op, const ig_kern *k), void *ud) {
+void ig_model_trace(const ig_model *m, ig_trace_fn *trace, void *ud) {
     static const int want[1];
     plan(m, (ig_rows){.n_rows = 1, .n_want = 1, .want = want, .n_ctx = IG_KV_BLOCK_TOKENS}, m->config.no_head,
          trace, ud);

@@ -169,7 +169,7 @@ ig_qkv op_qkv(ig_run *r, const ig_attention *a, const ig_weight *wq, const ig_we
     ig_assert(wq->order == order && wk->order == order && wv->order == IG_ROWS_PLAIN);
     ig_assert(wq->n_rows == a->n_heads * a->head_dim && wk->n_rows == a->n_kv_heads * a->head_dim);
     ig_assert(norms == (a->k_norm != NULL));
-    op_trace(r, "linear q", wq->kern), op_trace(r, "linear k", wk->kern), op_trace(r, "linear v", wv->kern);
+    op_trace_weight(r, "linear q", wq), op_trace_weight(r, "linear k", wk), op_trace_weight(r, "linear v", wv);
     if (norms) op_trace(r, "norm of heads", r->kern->op[IG_KERN_NORM]);
     op_trace(r, "kv append", r->kern->op[IG_KERN_TO_F16]);
     const int n = x->n_rows;

@@ -43,6 +43,7 @@ void op_quant_row(const ig_run *r, ig_tensor *y, int row, int col, const float *
 void op_store_row(const ig_run *r, ig_tensor *y, int row, int col, const float *x, int n);
 
 void op_trace(ig_run *r, const char *op, const ig_kern *k);
+void op_trace_weight(ig_run *r, const char *op, const ig_weight *w);
 
 /* ---- training ---------------------------------------------------------------------------------------- */
 

@@ -53,7 +53,7 @@ ig_tensor *op_linear_add(ig_run *r, const ig_weight *w, ig_tensor *x, ig_tensor 
     if (op_stopped(r)) return NULL;
     check_input(w, x);
     ig_assert(h->n_cols == w->n_rows && h->n_rows == x->n_rows);
-    op_trace(r, "linear+add", w->kern);
+    op_trace_weight(r, "linear+add", w);
     ig_tensor *y =
         r->tape ? op_tensor(r, h->n_rows, h->n_cols, IG_ACT_F32) : h; /* training keeps the old h */
     if (op_stopped(r)) return NULL;
@@ -128,7 +128,7 @@ ig_tensor *op_glu(ig_run *r, ig_glu act, const ig_weight *gate, const ig_weight 
     if (op_stopped(r)) return NULL;
     check_input(gate, x), check_input(up, x);
     ig_assert(gate->n_rows == up->n_rows);
-    op_trace(r, "linear gate", gate->kern), op_trace(r, "linear up", up->kern);
+    op_trace_weight(r, "linear gate", gate), op_trace_weight(r, "linear up", up);
     op_trace(r, "glu", k);
     ig_tensor *y = op_tensor(r, x->n_rows, gate->n_rows, need);
     if (op_stopped(r)) return NULL;
@@ -163,7 +163,7 @@ static void plain_unit(const void *arg, int p, int row, int m, op_scratch *s) {
 ig_tensor *op_linear(ig_run *r, const ig_weight *w, ig_tensor *x) {
     if (op_stopped(r)) return NULL;
     check_input(w, x);
-    op_trace(r, "linear", w->kern);
+    op_trace_weight(r, "linear", w);
     ig_tensor *y = op_tensor(r, x->n_rows, w->n_rows, IG_ACT_F32);
     if (op_stopped(r)) return NULL;
     linear_job job = {.r = r, .w = w, .x = x, .out = y->f, .stride = (size_t)w->n_rows};
@@ -179,7 +179,7 @@ void op_head(ig_run *r, const ig_head *head, const ig_tensor *x, float *out, siz
     if (op_stopped(r)) return;
     const ig_weight *w = head->w;
     check_input(w, x);
-    op_trace(r, "head", w->kern);
+    op_trace_weight(r, "head", w);
     if (head->softcap > 0.0f) op_trace(r, "softcap", r->kern->op[IG_KERN_SOFTCAP]);
     linear_job job = {.r = r, .w = w, .x = x, .out = out, .stride = out_stride, .softcap = head->softcap};
     op_run_units(r, plain_unit, &job, ig_weight_n_panels(w), x, 1);

@@ -104,13 +104,17 @@ typedef struct ig_rows {
     int n_want;
 } ig_rows;
 
+/* An op has begun that runs kernel k; w is the weight of a product, else NULL. An op of several kernels calls once
+ * for each, all before it computes, so the time between calls is the time of ops. On the run's thread. */
+typedef void ig_trace_fn(void *ud, const char *op, const ig_kern *k, const ig_weight *w);
+
 typedef struct ig_run {
     ig_arena *arena;
     ig_arena *shapes; /* plan: real memory for the tensors' headers, their values are only counted */
     ig_pool *pool;    /* NULL: here */
     bool train;
     ig_tape *tape; /* only with train */
-    void (*trace)(void *ud, const char *op, const ig_kern *k);
+    ig_trace_fn *trace; /* or NULL */
     void *trace_ud;
     const ig_kern_table *kern;
     ig_status status;

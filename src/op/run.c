@@ -44,7 +44,11 @@ ig_tensor *op_tensor(ig_run *r, int n_rows, int n_cols, int need) {
 }
 
 void op_trace(ig_run *r, const char *op, const ig_kern *k) {
-    if (r->trace) r->trace(r->trace_ud, op, k);
+    if (r->trace) r->trace(r->trace_ud, op, k, NULL);
+}
+
+void op_trace_weight(ig_run *r, const char *op, const ig_weight *w) {
+    if (r->trace) r->trace(r->trace_ud, op, w->kern, w);
 }
 
 void ig_kern_table_pick(ig_kern_table *t, ig_tier tier_max, uint32_t cpu) {
