@@ -3,7 +3,7 @@
  * leave room. Eight maddubs of codes 0..15 with int8 sum to at most 8 * 2 * 15 * 127 = 30480, so int16 holds
  * a block's sum and one madd ends it: that is why 4-bit is fast. With codes 0..31 it holds half a block.
  * Measured shapes: bench/results, `make bench-kern`. */
-#include "kern/tuned/tile.avx2.h"
+#include "kern/tuned/strip.avx2.h"
 
 #define ROWS SIX_ROWS
 
@@ -16,15 +16,6 @@ INLINE __m256i codes(__m256i v, __m256i high, const int group, const int bits) {
     if (bits != 5) return v;
     high = group < 4 ? _mm256_slli_epi16(high, 4 - group) : _mm256_srli_epi16(high, group - 4);
     return _mm256_or_si256(v, _mm256_and_si256(high, fifth));
-}
-
-/* acc += d * (a.scale * isum), and min * a.sum; without a minimum half the codes' range times the sum of the q comes
- * off isum; qsum holds it in pairs, one pair in every lane */
-INLINE __m256 finish(__m256 acc, __m256i isum, __m256 d, __m256 min, __m256 scale, __m256 sum, __m256i qsum,
-                     const int bits, const enum scales from) {
-    if (!has_min(from)) isum = _mm256_sub_epi32(isum, _mm256_slli_epi32(qsum, bits - 1));
-    acc = _mm256_fmadd_ps(d, _mm256_mul_ps(scale, _mm256_cvtepi32_ps(isum)), acc);
-    return has_min(from) ? _mm256_fmadd_ps(min, sum, acc) : acc;
 }
 
 /* n rows from `row` on, n_groups groups of n_in blocks. `stream`: the panel comes from memory, ask ahead. */
@@ -88,12 +79,12 @@ INLINE void rows_tile(float *tile, const uint8_t *w, const ig_act *x, int row, i
     if (n > r) {                                                                                             \
         const size_t i = (size_t)r * per_row;                                                                \
         __m256 vs = _mm256_broadcast_ss(scale + i), vm = has_min(from) ? _mm256_broadcast_ss(sum + i) : vs;  \
-        __m256i both = has_min(from) ? ones : _mm256_madd_epi16(word_of(qsum + 2 * i), ones);                \
+        const __m256i offset = has_min(from) ? ones : offset8(word_of(qsum + 2 * i), bits);                  \
         s##r##0 = _mm256_madd_epi16(s##r##0, ones), s##r##1 = _mm256_madd_epi16(s##r##1, ones);              \
         if (bits == 5)                                                                                       \
             s##r##0 = _mm256_add_epi32(s##r##0, h##r##0), s##r##1 = _mm256_add_epi32(s##r##1, h##r##1);      \
-        f##r##0 = finish(f##r##0, s##r##0, d0, m0, vs, vm, both, bits, from);                                \
-        f##r##1 = finish(f##r##1, s##r##1, d1, m1, vs, vm, both, bits, from);                                \
+        f##r##0 = finish8(f##r##0, s##r##0, d0, m0, vs, vm, offset, has_min(from));                                \
+        f##r##1 = finish8(f##r##1, s##r##1, d1, m1, vs, vm, offset, has_min(from));                                \
     }
             ROWS(X)
 #undef X
@@ -102,8 +93,51 @@ INLINE void rows_tile(float *tile, const uint8_t *w, const ig_act *x, int row, i
     ROWS(STORE_ROW)
 }
 
+/* Groups of n_in blocks from w on, opened. */
+INLINE void open_strip(strip8 *s, const uint8_t *w, int n_blocks, const int n_in, const int bits,
+                       const enum scales from) {
+    const size_t size = codes_bytes(bits) + own_bytes(from);
+    for (int b = 0; b < n_blocks; b += n_in, w += shared_bytes(from)) {
+        const uint8_t *shared = w + (size_t)n_in * size;
+        for (int i = 0; i < n_in; i++, w += size) {
+            uint8_t *to = s->block[b + i].codes;
+            __m256i high0 = _mm256_setzero_si256(), high1 = high0;
+            if (bits == 5) high0 = bytes32(w + 256), high1 = bytes32(w + 288);
+#pragma GCC unroll 8
+            for (int j = 0; j < 8; j++) {
+                const uint8_t *p = w + j % 4 * 64;
+                put32(to + j * 64, codes(bytes32(p), high0, j, bits));
+                put32(to + j * 64 + 32, codes(bytes32(p + 32), high1, j, bits));
+            }
+            const uint8_t *own = w + codes_bytes(bits);
+            for (int h = 0; h < 2; h++) {
+                _mm256_store_ps(s->block[b + i].d + h * 8, scale_of(own, shared, h, from));
+                if (has_min(from)) _mm256_store_ps(s->block[b + i].min + h * 8, min_of(own, shared, h, from));
+            }
+        }
+    }
+}
+INLINE void in_strips(float *tile, const uint8_t *panel, const ig_act *x, int row, int m, int n_cols, const int n_in,
+                      const int bits, const enum scales from) {
+    const size_t group = (size_t)n_in * (codes_bytes(bits) + own_bytes(from)) + shared_bytes(from);
+    strip8 s;
+    for (int b = 0, left = n_cols / 32; left > 0; b += STRIP_BLOCKS, left -= STRIP_BLOCKS) {
+        const int n_blocks = left < STRIP_BLOCKS ? left : STRIP_BLOCKS;
+        const uint8_t *w = panel + (size_t)(b / n_in) * group;
+        ask_for_next(w, (size_t)(STRIP_BLOCKS / n_in) * group);
+        open_strip(&s, w, n_blocks, n_in, bits, from);
+#define TILE(r, n) strip8_tile(tile + (r) * 16, &s, x, row + (r), b, n_blocks, n, bits, has_min(from))
+        IN_STRIP_TILES(m, 6, TILE);
+#undef TILE
+    }
+}
+
 INLINE void linear(float *tile, const uint8_t *panel, const ig_act *x, int row, int m, int n_cols,
                    const int n_in, const int bits, const enum scales from) {
+    if (m >= STRIP_FROM_ROWS) {
+        in_strips(tile, panel, x, row, m, n_cols, n_in, bits, from);
+        return;
+    }
     const int n_groups = n_cols / 32 / n_in;
 #define TILE(r, n, stream) rows_tile(tile + (r) * 16, panel, x, row + (r), n_groups, n_in, n, bits, from, stream)
     IN_TILES(m, 6, TILE);

@@ -3,7 +3,7 @@
  * sums, as many instructions as int8 activations would with sign, maddubs and madd. Signed codes widen by
  * three shifts, unsigned ones by a mask and a shift: Q8_0 is faster signed, Q6_K is faster with 32 * qsum16
  * taken off at the end (`make bench-kern` on Zen 3). The levels of IQ4 come out of a table in a register. */
-#include "kern/tuned/tile.avx2.h"
+#include "kern/tuned/strip.avx2.h"
 
 #define ROWS FOUR_ROWS
 /* SIX: 6 bits, runs of 16 inputs with a scale each; SIX_WHOLE: without runs; LEVELS: 4 bits that name a level */
@@ -118,8 +118,60 @@ INLINE void rows_tile(float *tile, const uint8_t *w, const ig_act *x, int row, i
     ROWS(STORE_ROW)
 }
 
+/* Groups of n_in blocks from w on, opened; codes of SIX with their offset off. */
+INLINE void open_strip(strip16 *s, const uint8_t *w, int n_blocks, const int n_in, const enum codes kind,
+                       const enum scales from) {
+    const size_t size = codes_bytes(kind) + own_of_block(kind, from), tail = own_of_group(kind, from, n_in);
+    for (int b = 0; b < n_blocks; b += n_in, w += tail + shared_bytes(from)) {
+        const uint8_t *tail_at = w + (size_t)n_in * size, *shared = tail_at + tail;
+        for (int i = 0; i < n_in; i++, w += size) {
+            uint8_t *to = (uint8_t *)s->block[b + i].codes;
+#pragma GCC unroll 2
+            for (int run = 0; run < n_runs(kind); run++) {
+#pragma GCC unroll 8
+                for (int j = 0; j < 8 / n_runs(kind); j++, to += 128) {
+#pragma GCC unroll 2
+                    for (int h = 0; h < 2; h++) {
+                        __m256i c = codes(w, run, j, h, kind), even = even_of(c, kind), odd = odd_of(c, kind);
+                        if (kind == SIX) {
+                            const __m256i half = _mm256_set1_epi16(32);
+                            even = _mm256_sub_epi16(even, half), odd = _mm256_sub_epi16(odd, half);
+                        }
+                        put32(to + h * 64, even), put32(to + h * 64 + 32, odd);
+                    }
+                }
+                const uint8_t *own = kind == LEVELS ? tail_at + (size_t)i * own_bytes(from)
+                                                    : w + codes_bytes(kind) + (size_t)run * own_bytes(from);
+                for (int h = 0; h < 2; h++) {
+                    _mm256_store_ps(s->block[b + i].d[run] + h * 8, scale_of(own, shared, h, from));
+                    if (has_min(from)) _mm256_store_ps(s->block[b + i].min + h * 8, min_of(own, shared, h, from));
+                }
+            }
+        }
+    }
+}
+INLINE void in_strips(float *tile, const uint8_t *panel, const ig_act *x, int row, int m, int n_cols, const int n_in,
+                      const enum codes kind, const enum scales from) {
+    const size_t group = (size_t)n_in * (codes_bytes(kind) + own_of_block(kind, from)) +
+                         own_of_group(kind, from, n_in) + shared_bytes(from);
+    strip16 s;
+    for (int b = 0, left = n_cols / 32; left > 0; b += STRIP_BLOCKS, left -= STRIP_BLOCKS) {
+        const int n_blocks = left < STRIP_BLOCKS ? left : STRIP_BLOCKS;
+        const uint8_t *w = panel + (size_t)(b / n_in) * group;
+        ask_for_next(w, (size_t)(STRIP_BLOCKS / n_in) * group);
+        open_strip(&s, w, n_blocks, n_in, kind, from);
+#define TILE(r, n) strip16_tile(tile + (r) * 16, &s, x, row + (r), b, n_blocks, n, n_runs(kind), has_min(from))
+        IN_STRIP_TILES(m, 4, TILE);
+#undef TILE
+    }
+}
+
 INLINE void linear(float *tile, const uint8_t *panel, const ig_act *x, int row, int m, int n_cols,
                    const int n_in, const enum codes kind, const enum scales from) {
+    if (m >= STRIP_FROM_ROWS) {
+        in_strips(tile, panel, x, row, m, n_cols, n_in, kind, from);
+        return;
+    }
     const int n_groups = n_cols / 32 / n_in;
 #define TILE(r, n, stream) rows_tile(tile + (r) * 16, panel, x, row + (r), n_groups, n_in, n, kind, from, stream)
     IN_TILES(m, 4, TILE);

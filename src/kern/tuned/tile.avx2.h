@@ -22,6 +22,7 @@ INLINE __m256i word_of(const void *p) {
     return _mm256_set1_epi32(v);
 }
 INLINE __m256i bytes32(const uint8_t *p) { return _mm256_load_si256((const __m256i *)(const void *)p); }
+INLINE void put32(uint8_t *p, __m256i v) { _mm256_store_si256((__m256i *)(void *)p, v); }
 INLINE __m128i bytes16(const uint8_t *p) { return _mm_load_si128((const __m128i *)(const void *)p); }
 INLINE __m128i bytes8(const uint8_t *p) { return _mm_loadl_epi64((const __m128i *)(const void *)p); }
 /* 8 numbers widened to f32 */
