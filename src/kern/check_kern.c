@@ -329,7 +329,10 @@ static void run_row(const ig_kern *k, uint8_t *out, const float *x, const float 
     case IG_KERN_NORM: k->fn.norm(y, x, w, n, 1e-5f); break;
     case IG_KERN_SWIGLU: k->fn.swiglu(y, x, w, n); break;
     case IG_KERN_GEGLU: k->fn.geglu(y, x, w, n); break;
-    case IG_KERN_ADD: k->fn.add(y, x, w, n); break;
+    case IG_KERN_ADD: /* two rows, the last b again as a bias is, or one */
+        if (n % 2) k->fn.add(y, (size_t)n, x, (size_t)n, w, 0, 2, n);
+        else k->fn.add(y, 0, x, 0, w, 0, 1, n);
+        break;
     case IG_KERN_EXP: k->fn.exp(y, x, n); break;
     case IG_KERN_TO_F16: k->fn.to_f16((uint16_t *)(void *)out, x, n); break;
     case IG_KERN_QUANT: {
@@ -343,12 +346,10 @@ static void run_row(const ig_kern *k, uint8_t *out, const float *x, const float 
         break;
     }
     case IG_KERN_ROPE:
+    case IG_KERN_ROPE_BACK: /* rows of 8 pairs, or one of all */
         memcpy(out, x, (size_t)n * 8);
-        k->fn.rope(y, y + n, w, w + n, n);
-        break;
-    case IG_KERN_ROPE_BACK:
-        memcpy(out, x, (size_t)n * 8);
-        k->fn.rope(y, y + n, w, w + n, n);
+        if (n % 16) k->fn.rope(y, y + n, 8, w, w + n, 8, n / 8, 8);
+        else k->fn.rope(y, y + n, 0, w, w + n, 0, 1, n);
         break;
     case IG_KERN_NORM_BACK: {
         memcpy(y, w + n, (size_t)n * 4);

@@ -113,13 +113,17 @@ typedef void ig_quant_fn(int8_t *q, float *scale, int16_t *qsum, float *sum, con
 typedef void ig_quant16_fn(int16_t *q, float *scale, int32_t *qsum, float *sum, const float *x, int n);
 /* y[i] = x[i] * (1 / sqrt(mean of squares + eps)) * w[i] */
 typedef void ig_norm_fn(float *y, const float *x, const float *w, int n, float eps);
-/* lo[i], hi[i] rotated by the angle whose cosine and sine are given; n a multiple of 8. */
-typedef void ig_rope_fn(float *lo, float *hi, const float *cos, const float *sin, int n);
-/* y[i] = gate[i] / (1 + exp(-gate[i])) * up[i] */
+/* m rows of n pairs: lo[i], hi[i] rotated by the angle whose cosine and sine are given; n a multiple of 8. Rows are
+ * x_row floats apart in lo and hi, angle_row in cos and sin. */
+typedef void ig_rope_fn(float *lo, float *hi, size_t x_row, const float *cos, const float *sin, size_t angle_row, int m,
+                        int n);
+/* y[i] = gate[i] / (1 + exp(-gate[i])) * up[i]; y may be gate or up. */
 typedef void ig_swiglu_fn(float *y, const float *gate, const float *up, int n);
 /* y[i] = gelu(gate[i]) * up[i], the tanh form: x / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3) */
 typedef void ig_geglu_fn(float *y, const float *gate, const float *up, int n);
-typedef void ig_add_fn(float *y, const float *a, const float *b, int n);
+/* y[i] = a[i] + b[i], m rows of n; each row begins so many floats after the one before. y may be a or b. */
+typedef void ig_add_fn(float *y, size_t y_row, const float *a, size_t a_row, const float *b, size_t b_row, int m,
+                       int n);
 typedef void ig_to_f16_fn(uint16_t *y, const float *x, int n);
 /* y[i] = exp(x[i]); 0 below -87.3, exp(88) above 88, NaN stays NaN. */
 typedef void ig_exp_fn(float *y, const float *x, int n);

@@ -80,12 +80,14 @@ static void geglu_back(float *dgate, float *dup, const float *dy, const float *g
 }
 
 /* Rope by the negative angle: lo = fma(lo, cos, hi * sin), hi = fma(hi, cos, -(lo * sin)) */
-static void rope_back(float *lo, float *hi, const float *cos, const float *sin, int n) {
-    for (int i = 0; i < n; i += 8) {
-        vf a = vf_load(lo + i), b = vf_load(hi + i), c = vf_load(cos + i), s = vf_load(sin + i);
-        vf_store(lo + i, vf_fma(a, c, vf_mul(b, s)));
-        vf_store(hi + i, vf_fma(b, c, vf_neg(vf_mul(a, s))));
-    }
+static void rope_back(float *lo, float *hi, size_t x_row, const float *cos, const float *sin, size_t angle_row, int m,
+                      int n) {
+    for (int t = 0; t < m; t++, lo += x_row, hi += x_row, cos += angle_row, sin += angle_row)
+        for (int i = 0; i < n; i += 8) {
+            vf a = vf_load(lo + i), b = vf_load(hi + i), c = vf_load(cos + i), s = vf_load(sin + i);
+            vf_store(lo + i, vf_fma(a, c, vf_mul(b, s)));
+            vf_store(hi + i, vf_fma(b, c, vf_neg(vf_mul(a, s))));
+        }
 }
 
 static void softmax_back(float *s, float *dp, float lse, float delta, int from, int to, int n) {

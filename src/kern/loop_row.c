@@ -77,19 +77,23 @@ static void geglu(float *y, const float *gate, const float *up, int n) {
     if (i < n) store_some(y + i, geglu8(load_some(gate + i, n - i), load_some(up + i, n - i)), n - i);
 }
 
-static void add(float *y, const float *a, const float *b, int n) {
-    int i = 0;
-    for (; i + 8 <= n; i += 8) vf_store(y + i, vf_add(vf_load(a + i), vf_load(b + i)));
-    for (; i < n; i++) y[i] = a[i] + b[i];
+static void add(float *y, size_t y_row, const float *a, size_t a_row, const float *b, size_t b_row, int m, int n) {
+    for (int t = 0; t < m; t++, y += y_row, a += a_row, b += b_row) {
+        int i = 0;
+        for (; i + 8 <= n; i += 8) vf_store(y + i, vf_add(vf_load(a + i), vf_load(b + i)));
+        for (; i < n; i++) y[i] = a[i] + b[i];
+    }
 }
 
 /* lo = fma(lo, cos, -(hi * sin)), hi = fma(lo, sin, hi * cos) */
-static void rope(float *lo, float *hi, const float *cos, const float *sin, int n) {
-    for (int i = 0; i < n; i += 8) {
-        vf a = vf_load(lo + i), b = vf_load(hi + i), c = vf_load(cos + i), s = vf_load(sin + i);
-        vf_store(lo + i, vf_fma(a, c, vf_neg(vf_mul(b, s))));
-        vf_store(hi + i, vf_fma(a, s, vf_mul(b, c)));
-    }
+static void rope(float *lo, float *hi, size_t x_row, const float *cos, const float *sin, size_t angle_row, int m,
+                 int n) {
+    for (int t = 0; t < m; t++, lo += x_row, hi += x_row, cos += angle_row, sin += angle_row)
+        for (int i = 0; i < n; i += 8) {
+            vf a = vf_load(lo + i), b = vf_load(hi + i), c = vf_load(cos + i), s = vf_load(sin + i);
+            vf_store(lo + i, vf_fma(a, c, vf_neg(vf_mul(b, s))));
+            vf_store(hi + i, vf_fma(a, s, vf_mul(b, c)));
+        }
 }
 
 static void to_f16(uint16_t *y, const float *x, int n) {

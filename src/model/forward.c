@@ -1,5 +1,6 @@
 /* forward: embed, the layers, norm and head. One function for prefill, decode, training and the plan: they
- * differ by what is in ig_run and by the rows. Between layers only h lives on: the arena is rewound. */
+ * differ by what is in ig_run and by the rows. Between layers only h lives on: the arena is rewound. From the last
+ * layer's attention on only the rows whose logits are wanted are left (layers.c). */
 #include "model/inside.h"
 
 #include <string.h>
@@ -25,8 +26,9 @@ void ig_model_layers(const ig_model *m, ig_run *r, const ig_rows *rows, const ig
         const size_t mark = ig_arena_mark(r->arena);
         const ig_layer *l = &m->layers[i];
         const int n_shared = carry->n_shared;
+        carry->last = !r->train && i == m->config.n_layers - 1;
         carry->h = m->family->layer(r, &m->config, l, ropes->v[l->rope], rows, carry->h, carry);
-        if (!r->tape && carry->n_shared == n_shared) ig_arena_rewind(r->arena, mark);
+        if (!r->tape && carry->n_shared == n_shared && !carry->picked) ig_arena_rewind(r->arena, mark);
     }
 }
 
@@ -46,7 +48,8 @@ void ig_model_run(const ig_model *m, ig_run *r, const ig_rows *rows, ig_model_ou
     if (rows->n_want == 0 || r->status != IG_OK) return;
     const ig_head head = {.w = &m->top.w[IG_TOP_HEAD], .softcap = c->final_softcap};
     const int need = out.wants_hidden ? IG_ACT_F32 : (int)head.w->fmt->act;
-    ig_tensor *x = op_norm(r, carry.h, m->top.v[IG_TOP_NORM], c->norm_eps, need, rows->want, rows->n_want);
+    ig_tensor *x = op_norm(r, carry.h, m->top.v[IG_TOP_NORM], c->norm_eps, need,
+                           carry.picked ? NULL : rows->want, rows->n_want);
     if (!out.wants_hidden)
         op_head(r, &head, x, out.logits, (size_t)c->n_vocab);
     else if (x && x->f)

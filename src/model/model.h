@@ -133,6 +133,10 @@ ig_status ig_embedding_finish(float *v, int n, ig_err *err);
 enum { IG_CARRY_SHARED_MAX = 8 };
 typedef struct ig_carry {
     ig_tensor *h;
+    /* Serving, in the last layer: only rows->want go on once their keys and values are written. `picked`: they are
+     * what h holds; `rows` then describes them. */
+    bool last, picked;
+    ig_rows rows;
     int n_shared;
     struct {
         const char *name;

@@ -26,10 +26,10 @@ static uint16_t *block_of(const qkv_job *j, int row, int head) {
     return ig_kv_at(rows->kv, s->block[j->a->kv.group][b], j->a->kv, head);
 }
 
-/* n pairs of one row, lo and hi; i is their place in the head. */
-static void turn(const qkv_job *j, float *lo, float *hi, int row, int i, int n) {
-    size_t at = (size_t)row * (size_t)j->rope->half + (size_t)i;
-    j->r->kern->op[IG_KERN_ROPE]->fn.rope(lo, hi, j->rope->cos + at, j->rope->sin + at, n);
+/* n pairs of each of m rows, lo and hi, x_row floats apart; i is their place in the head. */
+static void turn(const qkv_job *j, float *lo, float *hi, size_t x_row, int row, int m, int i, int n) {
+    const size_t half = (size_t)j->rope->half, at = (size_t)row * half + (size_t)i;
+    j->r->kern->op[IG_KERN_ROPE]->fn.rope(lo, hi, x_row, j->rope->cos + at, j->rope->sin + at, half, m, n);
 }
 
 /* n values of a key from dimension d on, into the block's column of the position. */
@@ -53,10 +53,9 @@ static void put_values(const qkv_job *j, int row, int head, int i, const float *
     j->r->kern->op[IG_KERN_TO_F16]->fn.to_f16(v + slot * n_d + i * IG_PANEL_ROWS, tile, IG_PANEL_ROWS);
 }
 
-/* A tile of queries or keys whose panel holds pairs: turned here. */
-static void put_pairs(const qkv_job *j, bool is_q, int row, int head, int i, float *tile) {
+/* A row of a tile of queries or keys whose panel holds pairs, turned. */
+static void put_pairs(const qkv_job *j, bool is_q, int row, int head, int i, const float *tile) {
     const int n_d = j->a->head_dim, half = n_d / 2, d = i * 8;
-    turn(j, tile, tile + 8, row, d, 8);
     const ig_tensor *y = is_q ? j->y.q : j->y.k;
     if (!y) {
         append_key(j, row, head, d, tile, 8), append_key(j, row, head, half + d, tile + 8, 8);
@@ -73,6 +72,7 @@ static void qkv_unit(const void *arg, int u, int row, int m, op_scratch *s) {
     const int p = u < j->n_q ? u : u < j->n_q + j->n_k ? u - j->n_q : u - j->n_q - j->n_k;
     float *plain = w == j->wq ? j->q0 : w == j->wk ? j->k0 : NULL;
     float *tile = op_panel(j->r, s, 0, w, p, j->x, row, m);
+    if (!plain && w != j->wv) turn(j, tile, tile + 8, IG_PANEL_ROWS, row, m, p % per_head * 8, 8);
     for (int t = 0; t < m; t++, tile += IG_PANEL_ROWS) {
         if (plain)
             memcpy(plain + (size_t)(row + t) * (size_t)w->n_rows + (size_t)p * IG_PANEL_ROWS, tile,
@@ -98,7 +98,7 @@ static void norm_rope_part(void *arg, int lo, int hi, int thread) {
             const size_t at = (size_t)t * (size_t)(is_q ? j->wq : j->wk)->n_rows + (size_t)(head * n_d);
             float row[IG_HEAD_DIM_MAX];
             norm(row, (is_q ? j->q0 : j->k0) + at, is_q ? a->q_norm : a->k_norm, n_d, a->norm_eps);
-            turn(j, row, row + half, t, 0, half);
+            turn(j, row, row + half, 0, t, 1, 0, half);
             const ig_tensor *y = is_q ? j->y.q : j->y.k;
             if (is_q)
                 for (int i = 0; i < n_d; i++) row[i] *= a->scale;
@@ -138,8 +138,8 @@ static void qkv_back_part(void *arg, int lo, int hi, int thread) {
             const size_t angle = (size_t)t * (size_t)half;
             float *g = j->g[is_k] + at;
             if (!is_k) kern->op[IG_KERN_SCALE]->fn.scale(g, g, a->scale, n_d);
-            kern->op[IG_KERN_ROPE_BACK]->fn.rope(g, g + half, j->note->rope->cos + angle,
-                                                 j->note->rope->sin + angle, half);
+            kern->op[IG_KERN_ROPE_BACK]->fn.rope(g, g + half, 0, j->note->rope->cos + angle,
+                                                 j->note->rope->sin + angle, 0, 1, half);
             if (j->note->before[is_k])
                 kern->op[IG_KERN_NORM_BACK]->fn.norm_back(
                     &(ig_norm_back_args){.dx = g, .dy = g, .x = j->note->before[is_k] + at,

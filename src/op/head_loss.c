@@ -174,7 +174,7 @@ static void finish_part(void *arg, int lo, int hi, int thread) {
         ig_scale_fn *scale = j->r->kern->op[IG_KERN_SCALE]->fn.scale;
         scale(acc, acc, j->what == SWEEP_FLASH ? -1.0f / j->state[t].d : -1.0f, n_h);
         scale(row, row, j->slope[t], n_h);
-        j->r->kern->op[IG_KERN_ADD]->fn.add(acc, row, acc, n_h);
+        j->r->kern->op[IG_KERN_ADD]->fn.add(acc, 0, row, 0, acc, 0, 1, n_h);
     }
 }
 

@@ -40,13 +40,10 @@ static void linear_back(ig_run *r, const void *own) {
 
 static void add_unit(const void *arg, int p, int row, int m, op_scratch *s) {
     const linear_job *j = arg;
-    const int n = panel_cols(j->w, p);
     const float *tile = op_panel(j->r, s, 0, j->w, p, j->x, row, m);
-    ig_add_fn *add = j->r->kern->op[IG_KERN_ADD]->fn.add;
-    for (int t = 0; t < m; t++) {
-        size_t at = (size_t)(row + t) * j->stride + (size_t)p * IG_PANEL_ROWS;
-        add(j->out + at, j->add + at, tile + t * IG_PANEL_ROWS, n);
-    }
+    const size_t at = (size_t)row * j->stride + (size_t)p * IG_PANEL_ROWS;
+    j->r->kern->op[IG_KERN_ADD]->fn.add(j->out + at, j->stride, j->add + at, j->stride, tile, IG_PANEL_ROWS, m,
+                                        panel_cols(j->w, p));
 }
 
 ig_tensor *op_linear_add(ig_run *r, const ig_weight *w, ig_tensor *x, ig_tensor *h) {
@@ -69,31 +66,33 @@ ig_tensor *op_linear_add(ig_run *r, const ig_weight *w, ig_tensor *x, ig_tensor 
 
 enum { GATE_COLS = 2 * IG_PANEL_ROWS }; /* one activation block: quantised as soon as it is whole */
 
+/* The rows that training keeps: what the gate gets, panel p of both. */
+static void keep_tiles(const linear_job *j, int p, int row, int m, const float *g, const float *up) {
+    const int col = p * IG_PANEL_ROWS, n = panel_cols(j->w, p);
+    for (int t = 0; t < m; t++) {
+        const size_t at = (size_t)(row + t) * (size_t)j->w->n_rows + (size_t)col;
+        memcpy(j->kept_gate + at, g + t * IG_PANEL_ROWS, (size_t)n * sizeof *g);
+        memcpy(j->kept_up + at, up + t * IG_PANEL_ROWS, (size_t)n * sizeof *up);
+    }
+}
+
 static void gate_unit(const void *arg, int u, int row, int m, op_scratch *s) {
     const linear_job *j = arg;
-    const float *tiles = s->tiles;
-    int n_panels = ig_weight_n_panels(j->w);
-    for (int i = 0; i < 2; i++) {
-        int p = 2 * u + i;
-        if (p >= n_panels) break;
-        op_panel(j->r, s, i, j->w, p, j->x, row, m);
-        op_panel(j->r, s, 2 + i, j->up, p, j->x, row, m);
-    }
+    const int n_panels = ig_weight_n_panels(j->w);
     int n = j->w->n_rows - u * GATE_COLS;
     if (n > GATE_COLS) n = GATE_COLS;
+    for (int i = 0; i < 2 && 2 * u + i < n_panels; i++) {
+        const int p = 2 * u + i;
+        float *g = op_panel(j->r, s, i, j->w, p, j->x, row, m);
+        const float *up = op_panel(j->r, s, 2 + i, j->up, p, j->x, row, m);
+        if (j->kept_gate) keep_tiles(j, p, row, m, g, up);
+        if (j->act->op == IG_KERN_GEGLU) j->act->fn.geglu(g, g, up, m * IG_PANEL_ROWS);
+        else j->act->fn.swiglu(g, g, up, m * IG_PANEL_ROWS);
+    }
     for (int t = 0; t < m; t++) {
         float y[GATE_COLS];
-        for (int i = 0; i * IG_PANEL_ROWS < n; i++) {
-            const float *g = tiles + i * TILE_FLOATS + t * IG_PANEL_ROWS;
-            const float *up = g + 2 * TILE_FLOATS;
-            if (j->act->op == IG_KERN_GEGLU) j->act->fn.geglu(y + i * IG_PANEL_ROWS, g, up, IG_PANEL_ROWS);
-            else j->act->fn.swiglu(y + i * IG_PANEL_ROWS, g, up, IG_PANEL_ROWS);
-            if (!j->kept_gate) continue;
-            const int col = u * GATE_COLS + i * IG_PANEL_ROWS, left = j->w->n_rows - col;
-            const size_t at = (size_t)(row + t) * (size_t)j->w->n_rows + (size_t)col;
-            const size_t bytes = (size_t)(left < IG_PANEL_ROWS ? left : IG_PANEL_ROWS) * sizeof *g;
-            memcpy(j->kept_gate + at, g, bytes), memcpy(j->kept_up + at, up, bytes);
-        }
+        for (int i = 0; i * IG_PANEL_ROWS < n; i++)
+            memcpy(y + i * IG_PANEL_ROWS, s->tiles + i * TILE_FLOATS + t * IG_PANEL_ROWS, IG_PANEL_ROWS * sizeof *y);
         op_store_row(j->r, j->y, row + t, u * GATE_COLS, y, n);
     }
 }

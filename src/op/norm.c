@@ -110,7 +110,7 @@ static void norm_add_part(void *arg, int lo, int hi, int thread) {
     for (int t = lo; t < hi; t++) {
         const size_t at = (size_t)t * (size_t)n;
         j->r->kern->op[IG_KERN_NORM]->fn.norm(s, j->x->f + at, j->w, n, j->eps);
-        j->r->kern->op[IG_KERN_ADD]->fn.add(j->y->f + at, j->h->f + at, s, n);
+        j->r->kern->op[IG_KERN_ADD]->fn.add(j->y->f + at, 0, j->h->f + at, 0, s, 0, 1, n);
     }
 }
 

@@ -183,6 +183,10 @@ ig_qkv op_qkv(ig_run *r, const ig_attention *a, const ig_weight *wq, const ig_we
  * sequences; when training over k and v of this batch, whose sequences begin at position 0. */
 ig_tensor *op_attention(ig_run *r, const ig_attention *a, ig_qkv x, const ig_rows *rows, int need);
 
+/* Rows pick[0..n_pick - 1] of x, f32; serving only. And rows->want as a batch of its own, for op_attention. */
+ig_tensor *op_pick(ig_run *r, const ig_tensor *x, const int *pick, int n_pick);
+void op_pick_rows(ig_run *r, const ig_rows *rows, ig_rows *picked);
+
 /* y = W x, f32. */
 ig_tensor *op_linear(ig_run *r, const ig_weight *w, ig_tensor *x);
 

@@ -129,9 +129,9 @@ float *op_panel(const ig_run *r, op_scratch *s, int slot, const ig_weight *w, in
     } else {
         w->linear(tile, w->panels + (size_t)p * w->panel_bytes, &x->act, row, m, w->n_cols);
     }
-    for (int t = 0; t < m && w->bias; t++)
-        r->kern->op[IG_KERN_ADD]->fn.add(tile + t * IG_PANEL_ROWS, tile + t * IG_PANEL_ROWS,
-                                         w->bias + (size_t)p * IG_PANEL_ROWS, IG_PANEL_ROWS);
+    if (w->bias)
+        r->kern->op[IG_KERN_ADD]->fn.add(tile, IG_PANEL_ROWS, tile, IG_PANEL_ROWS,
+                                         w->bias + (size_t)p * IG_PANEL_ROWS, 0, m, IG_PANEL_ROWS);
     return tile;
 }
 

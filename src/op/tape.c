@@ -85,14 +85,11 @@ typedef struct row_job {
 static void pass_part(void *arg, int lo, int hi, int thread) {
     const row_job *j = arg;
     (void)thread;
-    for (int t = lo; t < hi; t++) {
-        float *to = j->to + (size_t)t * j->n_cols;
-        const float *from = j->from + (size_t)t * j->n_cols;
-        if (j->add)
-            j->kern->op[IG_KERN_ADD]->fn.add(to, to, from, (int)j->n_cols);
-        else
-            memcpy(to, from, j->n_cols * sizeof *to);
-    }
+    const size_t n = j->n_cols, at = (size_t)lo * n;
+    float *to = j->to + at;
+    const float *from = j->from + at;
+    if (j->add) j->kern->op[IG_KERN_ADD]->fn.add(to, n, to, n, from, n, hi - lo, (int)n);
+    else memcpy(to, from, (size_t)(hi - lo) * n * sizeof *to);
 }
 
 void op_grad_pass(ig_run *r, ig_tensor *from, ig_tensor *to) {
