@@ -179,8 +179,8 @@ void ig_pool_free(ig_pool *p); /* NULL is fine */
 int ig_pool_threads(const ig_pool *p); /* NULL counts as 1 */
 
 /* Runs fn over [0, n) and returns when all is done. Called from one thread at a time (the engine or the
- * trainer). grain 0: one contiguous part a thread (streaming). grain > 0: chunks of about a quarter of a
- * share, multiples of grain, taken from a counter (many rows). p == NULL runs it here. */
+ * trainer). A thread gets a contiguous share of the range, in calls of whole grains but for the end, and then what is
+ * left of the others'. p == NULL runs it here. */
 void ig_pool_run(ig_pool *p, ig_pool_fn *fn, void *arg, int n, int grain);
 
 /* ---- queue.c: bounded queue between threads --------------------------------------------------------- */

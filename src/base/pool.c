@@ -2,9 +2,11 @@
  * Owns:    its threads.
  * Threads: ig_pool_run from one thread at a time; it is thread 0 of the work.
  * Memory:  one block at make; a run allocates nothing.
- * Why a claim before every part: each run, each worker's slot moves from "open" to "done", by the worker
- * or, when the worker has not even started, by the caller, who then does that part itself. So a worker
- * that sleeps or has lost its core costs its help and nothing else, and a worker that comes late finds
+ * Every thread has a contiguous share of the rows, so that it streams, and takes it in chunks that get smaller; who
+ * is through takes from the others' shares. So nobody waits for a thread that sleeps or has lost its core for longer
+ * than its last chunk.
+ * Why a claim before the first chunk: each run, each worker's slot moves from "open" to "done", by the worker
+ * or, when the worker has not even started, by the caller, who has then done its share. A worker that comes late finds
  * its claim refused before it reads a word of the job. (Tried and left out, 2026-11: fewer threads after
  * long joins. On two cores with sixteen busy processes the gain was within the noise.) */
 #include "base/base.h"
@@ -24,22 +26,25 @@ enum {
     LINE_BYTES = 128,        /* two cache lines: some CPUs fetch them in pairs */
     THREADS_MAX = 1024,
     SPIN_NS = 60000,         /* how long to look before sleeping; a futex wake costs about 40 us */
-    GRACE_NS = 1000,         /* how long the caller leaves a part to a worker that is on its way */
+    TAKE = 4,                /* a chunk is this part of what is left of a share */
 };
 
-/* A slot's word in run r: 2r = open, 2r + 1 = its worker is at it, 2r + 2 = done. */
+/* A slot's word in run r: 2r = open, 2r + 1 = its worker is at it, 2r + 2 = done. A slot's share of the rows is taken
+ * in chunks from its beginning, by its own thread and then by those that have none left. */
 typedef struct slot {
     _Alignas(LINE_BYTES) _Atomic uint64_t word;
+    _Alignas(LINE_BYTES) _Atomic int64_t next; /* first row of the share that nobody took */
+    int64_t end;
 } slot;
 
 typedef struct job {
     ig_pool_fn *fn;
     void *arg;
-    int n, chunk; /* chunk 0: one part a thread */
+    int grain;
 } job;
 
 struct ig_pool {
-    int n_threads, spin, grace; /* spins are counted in pauses: a clock in the loop would be the loop */
+    int n_threads, spin; /* spins are counted in pauses: a clock in the loop would be the loop */
     bool running;
     uint64_t n_runs;
     pthread_t *ids; /* [n_threads], 0 unused */
@@ -47,10 +52,9 @@ struct ig_pool {
     _Alignas(LINE_BYTES) _Atomic uint64_t run; /* number of the open run */
     job job;
     _Atomic bool quit;
-    _Alignas(LINE_BYTES) _Atomic int64_t next;    /* first row not yet taken, when chunk > 0 */
     _Alignas(LINE_BYTES) _Atomic uint32_t n_parked; /* workers that sleep on `run`, or are about to */
     _Alignas(LINE_BYTES) _Atomic uint32_t joining; /* 1: the caller may be asleep here */
-    slot slots[]; /* [n_threads], 0 unused */
+    slot slots[]; /* [n_threads]; the caller is 0 and has a share, its word is unused */
 };
 
 typedef struct worker_arg {
@@ -94,25 +98,34 @@ static void post_run(ig_pool *p, uint64_t r) {
         syscall(SYS_futex, run_low(p), FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
-/* ---- the parts of a run */
+/* ---- the shares of a run */
 
-static int part_start(int n, int part, int n_parts) {
-    return (int)((int64_t)n * part / n_parts);
+/* Contiguous shares, whole grains each. */
+static void deal(ig_pool *p, int n, int grain) {
+    const int64_t n_grains = ((int64_t)n + grain - 1) / grain;
+    for (int t = 0; t < p->n_threads; t++) {
+        slot *s = &p->slots[t];
+        const int64_t end = n_grains * (t + 1) / p->n_threads * grain;
+        atomic_store_explicit(&s->next, n_grains * t / p->n_threads * grain, memory_order_relaxed);
+        s->end = end < n ? end : n;
+    }
 }
 
-static void run_part(ig_pool *p, int part, int thread) {
+/* The thread's own share, then what is left of the others'. The chunk is reckoned from a look at what is left; another
+ * may take meanwhile, then it begins later. */
+static void run_shares(ig_pool *p, int thread) {
     const job *j = &p->job;
-    int lo = part_start(j->n, part, p->n_threads), hi = part_start(j->n, part + 1, p->n_threads);
-    if (lo < hi) j->fn(j->arg, lo, hi, thread);
-}
-
-static void run_chunks(ig_pool *p, int thread) {
-    const job *j = &p->job;
-    for (;;) {
-        int64_t lo = atomic_fetch_add_explicit(&p->next, j->chunk, memory_order_relaxed);
-        if (lo >= j->n) return;
-        int64_t hi = lo + j->chunk < j->n ? lo + j->chunk : j->n;
-        j->fn(j->arg, (int)lo, (int)hi, thread);
+    for (int i = 0; i < p->n_threads; i++) {
+        slot *s = &p->slots[(thread + i) % p->n_threads];
+        int64_t at = atomic_load_explicit(&s->next, memory_order_relaxed);
+        while (at < s->end) {
+            const int64_t few = (s->end - at) / ((int64_t)TAKE * j->grain), chunk = (few < 1 ? 1 : few) * j->grain;
+            at = atomic_fetch_add_explicit(&s->next, chunk, memory_order_relaxed);
+            if (at >= s->end) break;
+            const int64_t hi = at + chunk < s->end ? at + chunk : s->end;
+            j->fn(j->arg, (int)at, (int)hi, thread);
+            at = atomic_load_explicit(&s->next, memory_order_relaxed);
+        }
     }
 }
 
@@ -147,8 +160,7 @@ static void *worker(void *arg) {
                                                      memory_order_relaxed))
             continue;
         if (atomic_load_explicit(&p->quit, memory_order_relaxed)) return NULL;
-        if (p->job.chunk > 0) run_chunks(p, thread);
-        else run_part(p, thread, thread);
+        run_shares(p, thread);
         atomic_exchange(word, 2 * seen + 2);
         unpark_if_parked(&p->joining);
     }
@@ -156,21 +168,15 @@ static void *worker(void *arg) {
 
 /* ---- the caller */
 
-/* Ends part `thread` of run r: waits for its worker, or does it here when the worker has not begun. */
-static void join_part(ig_pool *p, int thread, uint64_t r) {
+/* Ends run r for `thread`: waits for its last chunk, or when it has not begun shuts it out: its share is done by now. */
+static void join_thread(ig_pool *p, int thread, uint64_t r) {
     _Atomic uint64_t *word = &p->slots[thread].word;
     const uint64_t done = 2 * r + 2;
     uint64_t now = atomic_load_explicit(word, memory_order_acquire);
 
-    for (int i = 0; now == 2 * r && i < p->grace; i++) {
-        cpu_pause();
-        now = atomic_load_explicit(word, memory_order_acquire);
-    }
     if (now == 2 * r && atomic_compare_exchange_strong_explicit(word, &now, done, memory_order_acquire,
-                                                                memory_order_acquire)) {
-        if (p->job.chunk == 0) run_part(p, thread, 0); /* chunks are all taken by now */
+                                                                memory_order_acquire))
         return;
-    }
     for (int i = 0; now != done && i < p->spin; i++) {
         cpu_pause();
         now = atomic_load_explicit(word, memory_order_acquire);
@@ -184,13 +190,8 @@ static void join_part(ig_pool *p, int thread, uint64_t r) {
     }
 }
 
-static int chunk_of(int n, int n_threads, int grain) {
-    int64_t quarter = n / ((int64_t)n_threads * 4 * grain);
-    return (int)(quarter < 1 ? 1 : quarter) * grain;
-}
-
 void ig_pool_run(ig_pool *p, ig_pool_fn *fn, void *arg, int n, int grain) {
-    ig_assert(n >= 0 && grain >= 0);
+    ig_assert(n >= 0 && grain >= 1);
     ig_assert(!p || !p->running); /* a job that runs a job, or two callers */
     if (n == 0) return;
     if (!p || p->n_threads == 1 || n == 1 || n <= grain) {
@@ -200,13 +201,12 @@ void ig_pool_run(ig_pool *p, ig_pool_fn *fn, void *arg, int n, int grain) {
     p->running = true;
 
     uint64_t r = ++p->n_runs;
-    p->job = (job){fn, arg, n, grain > 0 ? chunk_of(n, p->n_threads, grain) : 0};
-    if (grain > 0) atomic_store_explicit(&p->next, 0, memory_order_relaxed);
+    p->job = (job){fn, arg, grain};
+    deal(p, n, grain);
     post_run(p, r);
 
-    if (grain > 0) run_chunks(p, 0);
-    else run_part(p, 0, 0);
-    for (int t = 1; t < p->n_threads; t++) join_part(p, t, r);
+    run_shares(p, 0);
+    for (int t = 1; t < p->n_threads; t++) join_thread(p, t, r);
     p->running = false;
 }
 
@@ -267,7 +267,6 @@ ig_status ig_pool_make(ig_pool **out, int n_threads, ig_err *err) {
     p->n_threads = n_threads;
     p->ids = ids;
     p->spin = pauses_in(SPIN_NS);
-    p->grace = pauses_in(GRACE_NS);
     for (int t = 0; t < n_threads; t++) atomic_init(&p->slots[t].word, 2);
 
     sigset_t all, before; /* signals go to threads that expect them */

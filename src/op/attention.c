@@ -153,7 +153,7 @@ static void qkv_back(ig_run *r, const void *own) {
     const float *dv = op_grad_of(r, n->y.v);
     op_trace(r, "rope back", r->kern->op[IG_KERN_ROPE_BACK]);
     if (!op_stopped(r) && !ig_run_planning(r))
-        ig_pool_run(r->pool, qkv_back_part, &job, n->x->n_rows, STREAM_ROWS);
+        ig_pool_run(r->pool, qkv_back_part, &job, n->x->n_rows, LIGHT_ROWS);
     op_linear_back(r, n->w[0], job.g[0], n->x);
     op_linear_back(r, n->w[1], job.g[1], n->x);
     op_linear_back(r, n->w[2], dv, n->x);
@@ -185,7 +185,7 @@ ig_qkv op_qkv(ig_run *r, const ig_attention *a, const ig_weight *wq, const ig_we
                    .n_q = ig_weight_n_panels(wq), .n_k = ig_weight_n_panels(wk)};
     op_run_units(r, qkv_unit, &job, job.n_q + job.n_k + ig_weight_n_panels(wv), x, 1);
     if (norms && !ig_run_planning(r) && !op_stopped(r))
-        ig_pool_run(r->pool, norm_rope_part, &job, n, STREAM_ROWS);
+        ig_pool_run(r->pool, norm_rope_part, &job, n, LIGHT_ROWS);
     if (!r->tape) ig_arena_rewind(r->arena, mark);
     if (r->train) y.q->needs_g = y.k->needs_g = y.v->needs_g = x->needs_g;
     if (op_stopped(r)) return (ig_qkv){NULL, NULL, NULL};
@@ -338,7 +338,7 @@ const float *op_lay_out_blocks(ig_run *r, const ig_attention *a, ig_qkv x, const
     if (!blocks) return NULL;
     memset(blocks, 0, floats * sizeof *blocks); /* what a kernel reads past a sequence's end is finite */
     blocks_job job = {a, rows, x.k, x.v, first_block, blocks, turned};
-    ig_pool_run(r->pool, blocks_part, &job, rows->n_rows, STREAM_ROWS);
+    ig_pool_run(r->pool, blocks_part, &job, rows->n_rows, LIGHT_ROWS);
     return blocks;
 }
 

@@ -187,7 +187,7 @@ void op_attention_back(ig_run *r, const void *own) {
     if (!op_stopped(r)) job.blocks = op_lay_out_blocks(r, &n->a, n->x, n->rows, first_block, true);
     if (!op_stopped(r) && !ig_run_planning(r)) {
         job.first_block = first_block, job.list = list, job.n_list = list_blocks(list, n->rows);
-        ig_pool_run(r->pool, delta_part, &job, n_rows, STREAM_ROWS);
+        ig_pool_run(r->pool, delta_part, &job, n_rows, LIGHT_ROWS);
         if (job.dq) ig_pool_run(r->pool, query_part, &job, job.n_list * n->a.n_heads, 1);
         if (keys) ig_pool_run(r->pool, key_part, &job, job.n_list * n->a.n_kv_heads, 1);
     }

@@ -27,6 +27,6 @@ ig_tensor *op_embed(ig_run *r, const ig_weight *table, const ig_rows *rows, floa
     ig_tensor *y = op_tensor(r, rows->n_rows, table->n_cols, IG_ACT_F32);
     if (!y || ig_run_planning(r)) return y;
     embed_job job = {table, rows, y->f, scale};
-    ig_pool_run(r->pool, embed_part, &job, rows->n_rows, STREAM_ROWS);
+    ig_pool_run(r->pool, embed_part, &job, rows->n_rows, LIGHT_ROWS);
     return y;
 }

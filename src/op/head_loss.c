@@ -191,7 +191,7 @@ static void sweep_all(loss_job *j, ig_head_kind kind) {
         run_sweep(j, SWEEP_FLASH);
         lse_rows(j);
     }
-    ig_pool_run(j->r->pool, finish_part, j, j->x->n_rows, STREAM_ROWS);
+    ig_pool_run(j->r->pool, finish_part, j, j->x->n_rows, LIGHT_ROWS);
 }
 
 ig_loss *op_loss(ig_run *r, const ig_head *head, ig_tensor *x, const uint32_t *target, bool grad) {
@@ -257,7 +257,7 @@ void op_loss_seed(ig_run *r, ig_loss *loss, const float *g) {
     if (!ig_run_planning(r)) {
         ig_assert(loss->dx != NULL && g != NULL);
         seed_job job = {r, loss, g};
-        ig_pool_run(r->pool, seed_part, &job, loss->x->n_rows, STREAM_ROWS);
+        ig_pool_run(r->pool, seed_part, &job, loss->x->n_rows, LIGHT_ROWS);
     }
     if (loss->x->needs_g) op_grad_home(loss->x, loss->dx, true);
 }

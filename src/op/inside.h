@@ -9,8 +9,8 @@
 /* Rows of a tile: divisible by the kernels' 6 and 4, and small enough that 48 rows of activations stay in
  * L1 while panels stream by. */
 enum { TILE_ROWS = 48, TILE_FLOATS = TILE_ROWS * IG_PANEL_ROWS };
-/* Up to this many rows a loop streams weights: one contiguous part a thread. Beyond, chunks are balanced. */
-enum { STREAM_ROWS = 4 };
+/* Rows of little work that a thread takes at least: to wake another for fewer would cost more. */
+enum { LIGHT_ROWS = 4 };
 
 static inline bool op_stopped(const ig_run *r) {
     return r->status != IG_OK;

@@ -117,7 +117,7 @@ static void glu_back_part(void *arg, int lo, int hi, int thread) {
 static void glu_back(ig_run *r, const void *own) {
     glu_note n = *(const glu_note *)own;
     op_trace(r, "glu back", n.back);
-    if (!ig_run_planning(r)) ig_pool_run(r->pool, glu_back_part, &n, n.y->n_rows, STREAM_ROWS);
+    if (!ig_run_planning(r)) ig_pool_run(r->pool, glu_back_part, &n, n.y->n_rows, LIGHT_ROWS);
     op_linear_back(r, n.gate, n.kept_gate, n.x);
     op_linear_back(r, n.up, n.kept_up, n.x);
 }

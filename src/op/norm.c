@@ -71,10 +71,10 @@ static void norm_back(ig_run *r, const void *own) {
         job.dx = op_grad(r, n->x, &job.add);
         if (!op_stopped(r) && !ig_run_planning(r)) {
             if (n->pick && !job.add) {
-                ig_pool_run(r->pool, zero_part, &job, n->x->n_rows, STREAM_ROWS);
+                ig_pool_run(r->pool, zero_part, &job, n->x->n_rows, LIGHT_ROWS);
                 job.add = true;
             }
-            ig_pool_run(r->pool, norm_back_part, &job, n->y->n_rows, STREAM_ROWS);
+            ig_pool_run(r->pool, norm_back_part, &job, n->y->n_rows, LIGHT_ROWS);
         }
     }
     if (n->h) op_grad_pass(r, n->y, n->h);
@@ -91,7 +91,7 @@ ig_tensor *op_norm(ig_run *r, ig_tensor *x, const float *w, float eps, int need,
     if (scratch) {
         norm_job job = {.r = r, .x = x, .w = w, .pick = pick, .y = y, .scratch = scratch, .eps = eps};
         /* one or two rows cost less than waking anybody */
-        ig_pool_run(r->pool, norm_part, &job, n_rows, STREAM_ROWS);
+        ig_pool_run(r->pool, norm_part, &job, n_rows, LIGHT_ROWS);
     }
     ig_arena_rewind(r->arena, mark);
     if (op_stopped(r)) return NULL;
@@ -124,7 +124,7 @@ ig_tensor *op_norm_add(ig_run *r, ig_tensor *x, const float *w, float eps, ig_te
     float *scratch = op_take(r, (size_t)ig_pool_threads(r->pool) * (size_t)x->n_cols * sizeof *scratch);
     if (scratch) {
         norm_job job = {.r = r, .x = x, .w = w, .h = h, .y = y, .scratch = scratch, .eps = eps};
-        ig_pool_run(r->pool, norm_add_part, &job, x->n_rows, STREAM_ROWS);
+        ig_pool_run(r->pool, norm_add_part, &job, x->n_rows, LIGHT_ROWS);
     }
     ig_arena_rewind(r->arena, mark);
     if (op_stopped(r)) return NULL;

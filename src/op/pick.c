@@ -20,7 +20,7 @@ ig_tensor *op_pick(ig_run *r, const ig_tensor *x, const int *pick, int n_pick) {
     ig_tensor *y = op_tensor(r, n_pick, x->n_cols, IG_ACT_F32);
     if (op_stopped(r) || ig_run_planning(r)) return y;
     pick_job job = {x, pick, y->f};
-    ig_pool_run(r->pool, pick_part, &job, n_pick, STREAM_ROWS);
+    ig_pool_run(r->pool, pick_part, &job, n_pick, LIGHT_ROWS);
     return y;
 }
 

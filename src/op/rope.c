@@ -31,6 +31,6 @@ const ig_rope *op_rope(ig_run *r, const ig_rows *rows, const double *inv_freq, i
     if (!s) return op_stopped(r) ? NULL : &planned;
     *y = (ig_rope){c, s, half};
     rope_job job = {rows, inv_freq, scale, c, s, half};
-    ig_pool_run(r->pool, rope_part, &job, rows->n_rows, STREAM_ROWS);
+    ig_pool_run(r->pool, rope_part, &job, rows->n_rows, LIGHT_ROWS);
     return y;
 }

@@ -101,8 +101,7 @@ void op_run_units(ig_run *r, op_unit_fn *fn, const void *job, int n_units, const
     u.scratch_floats = (u.scratch_floats + 15) / 16 * 16;
     u.scratch = op_take(r, u.scratch_floats * sizeof *u.scratch * (size_t)ig_pool_threads(r->pool));
     if (u.scratch) {
-        int grain = u.n_rows <= STREAM_ROWS ? 0 : 1;
-        if (r->train) grain = u.n_chunks < UNIT_CHUNKS ? u.n_chunks : UNIT_CHUNKS;
+        const int grain = !r->train ? 1 : u.n_chunks < UNIT_CHUNKS ? u.n_chunks : UNIT_CHUNKS;
         ig_pool_run(r->pool, units_part, &u, n_units * u.n_chunks, grain);
     }
     ig_arena_rewind(r->arena, mark);

@@ -104,7 +104,7 @@ void op_grad_pass(ig_run *r, ig_tensor *from, ig_tensor *to) {
     float *g = op_grad(r, to, &add);
     if (op_stopped(r) || ig_run_planning(r)) return;
     row_job job = {r->kern, g, from->g, (size_t)to->n_cols, add};
-    ig_pool_run(r->pool, pass_part, &job, to->n_rows, STREAM_ROWS);
+    ig_pool_run(r->pool, pass_part, &job, to->n_rows, LIGHT_ROWS);
 }
 
 float *op_grad_of(ig_run *r, ig_tensor *y) {
