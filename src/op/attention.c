@@ -1,5 +1,5 @@
 /* attention: q, k, v with norms and rope and the append to the KV blocks (op_qkv), then causal attention over
- * the blocks (op_attention). Rows of one sequence are cut into tiles of up to 16; a unit of work is a tile
+ * the blocks (op_attention). Rows of one sequence are cut into tiles of up to 64 queries; a unit of work is a tile
  * times a kv head with all its query heads, longest tiles first.
  * Training keeps k and v as tensors and lays them out in f32 blocks for the call: nothing is rounded to f16. */
 #include "op/inside.h"
@@ -196,8 +196,6 @@ ig_qkv op_qkv(ig_run *r, const ig_attention *a, const ig_weight *wq, const ig_we
 
 /* ---- attention ---------------------------------------------------------------------------------------- */
 
-enum { ATTENTION_TILE_ROWS = 16 };
-
 typedef struct tile_rows {
     int row, n;
 } tile_rows;
@@ -354,8 +352,7 @@ ig_tensor *op_attention(ig_run *r, const ig_attention *a, ig_qkv x, const ig_row
     ig_tensor *y = op_tensor(r, q->n_rows, q->n_cols, whole ? need : need | IG_ACT_F32);
     float *lse = r->tape ? op_take(r, (size_t)q->n_rows * (size_t)a->n_heads * sizeof *lse) : NULL;
     size_t mark = ig_arena_mark(r->arena);
-    int most = IG_ATTENTION_QUERIES_MAX / group;
-    if (most > ATTENTION_TILE_ROWS) most = ATTENTION_TILE_ROWS;
+    const int most = IG_ATTENTION_QUERIES_MAX / group;
     attention_job job = {.r = r,
                          .a = a,
                          .q = q,

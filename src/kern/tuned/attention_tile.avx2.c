@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { WIDEN_FROM_QUERIES = 12 };
+enum { WIDEN_FROM_QUERIES = 12, TOP_ROWS = 6 };
 #define INLINE static inline __attribute__((always_inline))
 #define ROWS(X) X(0) X(1) X(2) X(3) X(4) X(5)
 
@@ -41,23 +41,27 @@ INLINE void product_16(float *c, size_t ldc, const float *a, size_t lda, const v
 #undef X
 }
 
-/* C[m][n_cols] (+)= A[m][kk] B[kk][n_cols]; n_cols a multiple of 16. */
+/* C[m][n_cols] (+)= A[m][kk] B[kk][n_cols]; n_cols a multiple of 16. The rows go in the fewest tiles, of like heights. */
 INLINE void product(float *c, size_t ldc, const float *a, size_t lda, const void *b, size_t ldb, int m,
                     int n_cols, int kk, const bool f16, const bool add) {
+    const int n_tiles = (m + TOP_ROWS - 1) / TOP_ROWS;
     for (int j = 0; j < n_cols; j += 16) {
         const void *bj = f16 ? (const void *)((const uint16_t *)b + j) : (const void *)((const float *)b + j);
-        float *cj = c + j;
-        int r = 0;
-        for (; r + 6 <= m; r += 6)
-            product_16(cj + (size_t)r * ldc, ldc, a + (size_t)r * lda, lda, bj, ldb, kk, 6, f16, add);
-        for (; r + 3 <= m; r += 3)
-            product_16(cj + (size_t)r * ldc, ldc, a + (size_t)r * lda, lda, bj, ldb, kk, 3, f16, add);
-        for (; r < m; r++)
-            product_16(cj + (size_t)r * ldc, ldc, a + (size_t)r * lda, lda, bj, ldb, kk, 1, f16, add);
+        for (int t = 0, r = 0; t < n_tiles; t++) {
+            const int n = m * (t + 1) / n_tiles - r;
+#define TILE(rows)                                                                                          \
+    case rows:                                                                                              \
+        product_16(c + (size_t)r * ldc + j, ldc, a + (size_t)r * lda, lda, bj, ldb, kk, rows, f16, add);    \
+        break;
+            switch (n) { TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6) }
+#undef TILE
+            r += n;
+        }
     }
 }
 
 INLINE void widen(float *y, const uint16_t *x, size_t n) {
+#pragma GCC unroll 4
     for (size_t i = 0; i < n; i += 8) _mm256_store_ps(y + i, vf_from_f16(x + i));
 }
 static float exp1(float x) {
@@ -67,6 +71,7 @@ static float exp1(float x) {
 typedef struct state {
     float m, l;         /* of the span */
     float top, sum;     /* of the spans before */
+    float high;         /* the block's m; NaN: a score is one */
 } state;
 
 static void cap_scores(float *s, float cap) {
@@ -74,9 +79,24 @@ static void cap_scores(float *s, float cap) {
     for (int k = 0; k < 64; k += 8) vf_store(s + k, vf_softcap(vf_load(s + k), c));
 }
 
-/* Scores of one query in one block, keys from..n_keys - 1 seen, to weights; gives the factor by which its
- * accumulator shrinks. */
-INLINE float softmax_block(float *s, int from, int n_keys, state *st) {
+/* vf_exp for 0 and below, which it gives the bits of. */
+INLINE __m256 exp_below(__m256 x) {
+    const __m256 magic = _mm256_set1_ps(12582912.0f), low = _mm256_set1_ps(-87.3f);
+    const __m256 t = vf_fma(vf_max(low, x), vf_set(1.44269504f), magic), n = vf_sub(t, magic);
+    __m256 r = vf_fma(n, vf_set(-0.693359375f), vf_max(low, x));
+    r = vf_fma(n, vf_set(2.12194440e-4f), r);
+    __m256 p = vf_fma(vf_set(1.9875691500e-4f), r, vf_set(1.3981999507e-3f));
+    p = vf_fma(p, r, vf_set(8.3334519073e-3f));
+    p = vf_fma(p, r, vf_set(4.1665795894e-2f));
+    p = vf_fma(p, r, vf_set(1.6666665459e-1f));
+    p = vf_fma(p, r, vf_set(5.0000001201e-1f));
+    p = vf_fma(p, _mm256_mul_ps(r, r), _mm256_add_ps(r, vf_set(1.0f)));
+    return _mm256_and_ps(vf_scale_exponent(p, t), _mm256_cmp_ps(x, low, _CMP_NLT_UQ));
+}
+
+/* Scores of one query in one block, of which it sees from..n_keys - 1: the others are hidden, and the largest found.
+ * Apart from the next so that the queries of a block overlap: alone each waits for its own maximum. */
+INLINE void find_high(float *s, int from, int n_keys, state *st) {
     for (int k = 0; k < from; k++) s[k] = -1e30f;
     for (int k = n_keys; k < 64; k++) s[k] = -1e30f;
     __m256 v = _mm256_loadu_ps(s), nan = _mm256_cmp_ps(v, v, _CMP_UNORD_Q);
@@ -87,12 +107,23 @@ INLINE float softmax_block(float *s, int from, int n_keys, state *st) {
     }
     float high = vf_max_of(v);
     if (high < st->m) high = st->m;
-    if (_mm256_movemask_ps(nan)) high = __builtin_nanf("");
+    st->high = _mm256_movemask_ps(nan) ? __builtin_nanf("") : high;
+}
+
+/* Then to weights; gives the factor by which the query's accumulator shrinks. */
+INLINE float softmax_block(float *s, state *st) {
+    const float high = st->high;
     __m256 vm = _mm256_set1_ps(high), lanes = _mm256_setzero_ps();
-    for (int k = 0; k < 64; k += 8) {
-        __m256 e = vf_exp(_mm256_sub_ps(_mm256_loadu_ps(s + k), vm));
-        _mm256_storeu_ps(s + k, e);
-        lanes = _mm256_add_ps(lanes, e);
+    if (high != high) { /* NaN to all: its bits would not stand the steps of exp_below */
+        for (int k = 0; k < 64; k += 8) _mm256_storeu_ps(s + k, vm);
+        lanes = vm;
+    } else {
+#pragma GCC unroll 8
+        for (int k = 0; k < 64; k += 8) {
+            __m256 e = exp_below(_mm256_sub_ps(_mm256_loadu_ps(s + k), vm));
+            _mm256_storeu_ps(s + k, e);
+            lanes = _mm256_add_ps(lanes, e);
+        }
     }
     float c = 1.0f;
     if (high != st->m) {
@@ -153,15 +184,19 @@ static void attention(const ig_attention_args *a) {
                                : (const void *)((const uint16_t *)kt + 64 * row);
         const int m = end - first;
         float *sf = s + (size_t)first * 64, *af = acc + (size_t)first * row;
+        int top_keys = a->pos[end - 1] - b * 64 + 1; /* positions ascend */
+        if (top_keys > 64) top_keys = 64;
         if (wide) widen(block32, kt, 64 * row);
-        block_product(sf, 64, a->q + (size_t)first * row, row, wide ? block32 : kt, 64, m, 64, n_d, f16, false);
-        int top_keys = 0;
+        block_product(sf, 64, a->q + (size_t)first * row, row, wide ? block32 : kt, 64, m, (top_keys + 15) / 16 * 16,
+                      n_d, f16, false);
         for (int i = first; i < end; i++) {
             int n_keys = a->pos[i] - b * 64 + 1, from = see_from(a, i) - b * 64;
             if (n_keys > 64) n_keys = 64;
-            if (n_keys > top_keys) top_keys = n_keys;
             if (a->softcap > 0.0f) cap_scores(s + (size_t)i * 64, a->softcap);
-            float c = softmax_block(s + (size_t)i * 64, from, n_keys, st + i);
+            find_high(s + (size_t)i * 64, from, n_keys, st + i);
+        }
+        for (int i = first; i < end; i++) {
+            const float c = softmax_block(s + (size_t)i * 64, st + i);
             if (c != 1.0f) {
                 __m256 vc = _mm256_set1_ps(c);
                 for (int d = 0; d < n_d; d += 8)
