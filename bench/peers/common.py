@@ -123,16 +123,18 @@ class Llama:
             sys.exit(f"no program {path}; bench/peers/build_llama.py builds it")
         return path
 
-    def bench(self, model, threads, shape, pids):
-        command = [self.tool("llama-bench"), "-m", model, "-t", threads, "-r", 1, "-o", "json", *shape]
+    def bench(self, model, threads, size, shape, pids):
+        # a long run warms itself up
+        warm = ["--no-warmup"] if size >= 2048 else []
+        command = [self.tool("llama-bench"), "-m", model, "-t", threads, "-r", 1, "-o", "json", *warm, *shape]
         out, others = run(command, self.timeout, pids)
         return json.loads(out)[0]["avg_ts"], LLAMA_VERSION, others
 
     def prefill(self, model, threads, n, pids=()):
-        return self.bench(model, threads, ["-p", n, "-n", 0], pids)
+        return self.bench(model, threads, n, ["-p", n, "-n", 0], pids)
 
     def decode(self, model, threads, context, n, pids=()):
-        return self.bench(model, threads, ["-p", 0, "-n", n, "-d", context], pids)
+        return self.bench(model, threads, context, ["-p", 0, "-n", n, "-d", context], pids)
 
     def batch(self, model, threads, n_seqs, context, n, pids=()):
         command = [self.tool("llama-batched-bench"), "-m", model, "-t", threads, "-c", n_seqs * (context + n),
@@ -281,15 +283,16 @@ def default_model():
     return os.environ.get("INGLE_TEST_MODEL") or str(cache / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf")
 
 
-def options(doc, csv_name, rounds=5):
-    """The options that every race has; a script adds its own."""
+def options(doc, csv_name=None, rounds=5):
+    """The options that every race has; a script adds its own. --csv only where one file is meant."""
     p = argparse.ArgumentParser(description=doc.splitlines()[0])
     p.add_argument("--ingle", default=str(TOP / "build" / "ingle"), help="program [build/ingle]")
     p.add_argument("--llama", help="folder of llama.cpp's programs [build_llama.py's]")
     p.add_argument("--rounds", type=int, default=rounds)
     p.add_argument("--busy", type=float, default=0.10, help="others' share of one core that is still quiet")
     p.add_argument("--timeout", type=float, default=600, help="seconds that one run may take")
-    p.add_argument("--csv", default=str(RESULTS / csv_name), help="- for none")
+    if csv_name:
+        p.add_argument("--csv", default=str(RESULTS / csv_name), help="- for none")
     return p
 
 

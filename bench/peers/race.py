@@ -60,18 +60,18 @@ def summary(rows, models, busy):
     return common.table(head, lines)
 
 
-def add_options(p):
+def parser():
+    p = common.options(__doc__, "race.csv")
+    p.add_argument("models", nargs="*", metavar="MODEL", default=[common.default_model()])
     p.add_argument("--threads", type=common.numbers, default=common.FEW_AND_ALL, help="numbers to try, as 1,2")
+    return p
 
 
 def main():
-    p = common.options(__doc__, "race.csv")
-    p.add_argument("models", nargs="*", metavar="MODEL", default=[common.default_model()])
-    add_options(p)
-    a = p.parse_args()
+    a = parser().parse_args()
     for path in (part for model in a.models for part in model.split("=")):
         if not os.path.exists(path):
-            p.error(f"no model {path}")
+            parser().error(f"no model {path}")
     rows = measure(a, a.models, *common.programs(a))
     print(summary(rows, a.models, a.busy))
 

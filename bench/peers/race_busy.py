@@ -90,17 +90,17 @@ def summary(rows, a):
     return common.table(["cores kept busy, tok/s (threads)", "llama.cpp", "ingle", "ratio"], lines)
 
 
-def add_options(p):
+def parser():
+    p = common.options(__doc__, "busy.csv")
+    p.add_argument("--model", default=common.default_model())
     p.add_argument("--threads", type=common.numbers, default=common.FEW_AND_ALL, help="numbers to try, as 1,2")
     p.add_argument("--prompt", type=int, default=128, help="tokens of the prompt [128]")
     p.add_argument("--tokens", type=int, default=32, help="tokens of the decode [32]")
+    return p
 
 
 def main():
-    p = common.options(__doc__, "busy.csv")
-    p.add_argument("--model", default=common.default_model())
-    add_options(p)
-    a = p.parse_args()
+    a = parser().parse_args()
     rows = measure(a, *common.programs(a))
     print(summary(rows, a))
 

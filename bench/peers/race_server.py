@@ -302,7 +302,9 @@ def summary(rows, a):
             f"the generator took at most {100 * most:.0f} % of a core")
 
 
-def add_options(p):
+def parser():
+    p = common.options(__doc__, "server.csv")
+    p.add_argument("--model", default=common.default_model())
     p.add_argument("--threads", type=int, default=common.CORES, help="of both servers [all cores]")
     p.add_argument("--streams", type=common.numbers, default=[1, 2, 4, 8, 16], help="chats at once [1,2,4,8,16]")
     p.add_argument("--tokens", type=int, default=128, help="of each answer [128]")
@@ -310,13 +312,11 @@ def add_options(p):
     p.add_argument("--context", type=int, default=16384, help="tokens reserved by both [16384]")
     p.add_argument("--memory-tokens", type=int, default=MEMORY_TOKENS,
                    help="of each answer before memory is read [200]")
+    return p
 
 
 def main():
-    p = common.options(__doc__, "server.csv")
-    p.add_argument("--model", default=common.default_model())
-    add_options(p)
-    a = p.parse_args()
+    a = parser().parse_args()
     rows = measure(a, *common.programs(a))
     print(summary(rows, a))
 
