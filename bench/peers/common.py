@@ -7,12 +7,14 @@ left; then all count, and the result says NOISY: it is none.
 """
 import argparse
 import csv
+import ctypes
 import functools
 import json
 import os
 import pathlib
 import platform
 import resource
+import signal
 import statistics
 import subprocess
 import sys
@@ -29,6 +31,7 @@ CORES = len(os.sched_getaffinity(0))
 FEW_AND_ALL = sorted({1, CORES})
 LLAMA_VERSION = "b" + build_llama.VERSION.split(".")[0]
 TICK = os.sysconf("SC_CLK_TCK")
+LIBC, PR_SET_PDEATHSIG = ctypes.CDLL(None), 1
 
 
 def say(text):
@@ -97,11 +100,17 @@ def beside(others):
 # ---- the programs -----------------------------------------------------------------------------------------
 
 
+def ends_with_us():
+    """For preexec_fn: a child that is killed when this script ends, however it ends."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def run(command, timeout, pids=()):
     """stdout of a command, and what others used meanwhile."""
     meter = Meter(pids)
     try:
-        done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=timeout)
+        done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=timeout,
+                              preexec_fn=ends_with_us)
     except subprocess.TimeoutExpired:
         sys.exit(f"{' '.join(map(str, command))} took over {timeout:.0f} s; --timeout allows more")
     if done.returncode != 0:

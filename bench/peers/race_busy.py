@@ -19,8 +19,6 @@ DEPTH = 64
 COLUMNS = ["utc", "machine", "cores", "commit", "model", "round", "program", "version", "threads", "work", "tok_s",
            "spin_cpu", "others_cpu"]
 WORKS = ("prefill", "decode")
-# It ends with its parent, whatever becomes of that.
-SPIN = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    for _ in range(1000000): pass\n"
 
 
 class Spinners:
@@ -32,7 +30,8 @@ class Spinners:
     def __enter__(self):
         try:
             for _ in range(self.n):
-                spin = subprocess.Popen([sys.executable, "-c", SPIN], stdin=subprocess.DEVNULL)
+                spin = subprocess.Popen([sys.executable, "-c", "while True: pass"], stdin=subprocess.DEVNULL,
+                                        preexec_fn=common.ends_with_us)
                 self.processes.append(spin)
         except BaseException:
             self.__exit__()

@@ -109,7 +109,7 @@ class Server:
         self.port, self.command = port, list(map(str, command))
         start = time.monotonic()
         self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=self.log,
-                                        stderr=self.log, env=env)
+                                        stderr=self.log, env=env, preexec_fn=common.ends_with_us)
         self.pid = self.process.pid
         try:
             self.meter = common.Meter([self.pid])

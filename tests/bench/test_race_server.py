@@ -4,6 +4,9 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
+import time
 
 import common
 import load
@@ -84,3 +87,19 @@ def test_results_pair_the_rounds_of_one_kind_of_load():
     r = race_server.result(rows, 0.1, "tok_s", work="chat", prompts="shared", streams=8)
     assert (r.ratio, r.peer, r.us) == (2, 48, 96)
     assert race_server.result(rows, 0.1, "ready_ms", work="ready").ratio == 0.125
+
+
+def test_a_server_ends_with_its_script_however_that_ends(ingle):
+    code = ("import sys, time; sys.path[:0] = sys.argv[1:2]; import race_server\n"
+            "s = race_server.Server(sys.argv[3:], int(sys.argv[2]), 300)\nprint(flush=True)\ntime.sleep(600)\n")
+    port = race_server.free_port()
+    script = subprocess.Popen([sys.executable, "-c", code, str(common.HERE), str(port), *map(str, ingle.command(port, 1))],
+                              stdout=subprocess.PIPE, text=True)
+    script.stdout.readline()
+    assert race_server.get(port, "/health")[0] == 200
+    script.kill()
+    script.wait()
+    end = time.monotonic() + 60
+    while race_server.get(port, "/health"):
+        assert time.monotonic() < end, "it outlived its script"
+        time.sleep(0.01)
