@@ -313,4 +313,5 @@ def programs(a):
 
 
 def numbers(text):
-    return [int(t) for t in text.split(",")]
+    """Of an option: "8,1,2" is 1, 2, 8."""
+    return sorted({int(t) for t in text.split(",")})

@@ -278,28 +278,39 @@ def result(rows, busy, figure, **match):
     return common.compare(*sides, busy)
 
 
-def summary(rows, a):
-    lines = []
+def start_lines(rows, a):
     for figure, work, text in (("ready_ms", "ready", "exec to ready, ms"),
                                ("rss_mb", "memory", "resident after 8 chats, MB"),
                                ("anon_mb", "memory", "of it anonymous, MB"),
                                ("file_mb", "memory", "of it of files, MB"),
                                ("pss_mb", "memory", "the same, shared pages divided, MB")):
         r = result(rows, a.busy, figure, work=work)
-        lines.append([text, f"{r.peer:.0f}", f"{r.us:.0f}", r])
+        yield [text, f"{r.peer:.0f}", f"{r.us:.0f}", r]
+
+
+def load_lines(rows, a):
     for kind in KINDS:
         for n in a.streams:
-            for figure, text in (("tok_s", "tok/s"),
-                                 ("ttft_p50_ms", "first token p50, ms"), ("ttft_p95_ms", "p95"),
-                                 ("itl_p50_ms", "next token p50, ms"), ("itl_p95_ms", "p95")):
-                r = result(rows, a.busy, figure, work="chat", prompts=kind, streams=n)
-                if r:
-                    lines.append([f"{n} chats, {kind} prompts: {text}", f"{r.peer:.1f}", f"{r.us:.1f}", r])
+            of = lambda figure: result(rows, a.busy, figure, work="chat", prompts=kind, streams=n)
+            speed = of("tok_s")
+            cells = [f"{n}, {kind}", f"{speed.peer:.1f}", f"{speed.us:.1f}", speed]
+            for what in ("ttft", "itl"):
+                middle, late = of(f"{what}_p50_ms"), of(f"{what}_p95_ms")
+                cells += [f"{middle.peer:.0f}, {late.peer:.0f}", f"{middle.us:.0f}, {late.us:.0f}",
+                          middle] if middle else [""] * 3
+            yield cells
+
+
+def summary(rows, a):
     early = {p: sum(r["early"] for r in rows if r["program"] == p and r.get("early")) for p in (LLAMA, INGLE)}
-    most = max(r["generator_cpu"] for r in rows if r.get("generator_cpu") != "" and "generator_cpu" in r)
-    return (common.table(["", "llama-server", "ingle", "ratio"], lines) +
-            f"\nchats that ended early: llama-server {early[LLAMA]}, ingle {early[INGLE]}; "
-            f"the generator took at most {100 * most:.0f} % of a core")
+    most = max(r["generator_cpu"] for r in rows if "generator_cpu" in r)
+    return "\n".join([
+        common.table(["", "llama-server", "ingle", "ratio"], start_lines(rows, a)), "",
+        common.table(["chats, prompts", "tok/s: llama-server", "ingle", "ratio",
+                      "first token p50, p95 ms: llama-server", "ingle", "ratio of p50",
+                      "next token p50, p95 ms: llama-server", "ingle", "ratio of p50"], load_lines(rows, a)),
+        f"\nchats that ended early: llama-server {early[LLAMA]}, ingle {early[INGLE]}; "
+        f"the generator took at most {100 * most:.0f} % of a core"])
 
 
 def parser():
