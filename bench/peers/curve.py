@@ -55,7 +55,8 @@ def measure(a, llama, ingle):
                 rows.append(common.stamp(number, who.name, version) | work | {
                     "model": pathlib.Path(a.model).name, "threads": a.threads, "tok_s": round(tok_s, 2),
                     "others_cpu": round(others, 3)})
-                common.say(f"round {number} {text_of(work):34} {who.name:9} {tok_s:8.1f} tok/s{common.beside(others)}")
+                common.say(f"round {number} {text_of(work):34} {who.name:9} {tok_s:8.1f} tok/s"
+                           f"{common.beside(others)}")
     common.append(a.csv, COLUMNS, rows)
     return rows
 

@@ -57,33 +57,31 @@ def at_most(work, bound, ratio):
 # ---- one part of the table each ---------------------------------------------------------------------------
 
 
+def two_works(rows, a, model, name, decode, prefill):
+    for work, bound, text in (("decode", decode, "decode"), ("prefill", prefill, "prefill 512")):
+        yield at_least(f"{text}, {name}", bound, race.result(rows, model, work, a.busy)[0] if rows else None)
+
+
 def of_race(rows, a):
     """Two models, each program at its better number of threads."""
-    lines = []
-    for model, name, decode, prefill in ((a.model, "SmolLM2-135M Q4_1", 2.4, 6), (a.gemma, "Gemma 3 270M Q4_K_M", 1.7, 3)):
-        for work, bound, text in (("decode", decode, "decode"), ("prefill", prefill, "prefill 512")):
-            ratio = race.result(rows, model, work, a.busy)[0] if rows and model else None
-            lines.append(at_least(f"{text}, {name}", bound, ratio))
-    return lines
+    bounds = ((a.model, "SmolLM2-135M Q4_1", 2.4, 6), (a.gemma, "Gemma 3 270M Q4_K_M", 1.7, 3))
+    return [line for model, name, decode, prefill in bounds
+            for line in two_works(rows if model else None, a, model, name, decode, prefill)]
 
 
 def best_format(rows, a):
     """Our prompt in --model against llama.cpp's in the format that is its fastest."""
-    middle = lambda m: common.middle(common.figures(rows, "tok_s", program="llama.cpp", work="prefill", model=m), a.busy)
-    name = max(dict.fromkeys(r["model"] for r in rows), key=middle)
-    sides = [common.figures(rows, "tok_s", program=p, work="prefill", model=m)
-             for p, m in (("llama.cpp", name), ("ingle", race.name_of(a.model)))]
-    return name, common.compare(*sides, a.busy)
+    side = lambda program, model: common.figures(rows, "tok_s", program=program, work="prefill", model=model)
+    names = dict.fromkeys(r["model"] for r in rows)
+    name = max(names, key=lambda m: common.middle(side("llama.cpp", m), a.busy))
+    return name, common.compare(side("llama.cpp", name), side("ingle", race.name_of(a.model)), a.busy)
 
 
 def of_formats(rows, a):
     name, ratio = best_format(rows, a) if rows else ("not known", None)
     lines = [at_least(f"prefill 512, SmolLM2-135M Q4_1, to llama.cpp's best format ({name})", 2.5, ratio)]
-    for model in a.formats:
-        for work, bound, text in (("decode", 1.5, "decode"), ("prefill", 2, "prefill 512")):
-            ratio = race.result(rows, model, work, a.busy)[0] if rows else None
-            lines.append(at_least(f"{text}, {race.name_of(model)}", bound, ratio))
-    return lines
+    return lines + [line for model in a.formats
+                    for line in two_works(rows, a, model, race.name_of(model), 1.5, 2)]
 
 
 def of_server(rows, a):

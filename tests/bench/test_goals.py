@@ -11,7 +11,8 @@ STARTER, GEMMA, OTHER = "/m/starter.gguf", "/m/gemma.gguf", "/m/snapshot=/m/q8.g
 
 
 def options():
-    return argparse.Namespace(model=STARTER, gemma=GEMMA, formats=[OTHER], busy=0.1, curve=curve.parser().parse_args([]))
+    return argparse.Namespace(model=STARTER, gemma=GEMMA, formats=[OTHER], busy=0.1,
+                              curve=curve.parser().parse_args([]))
 
 
 def rounds(figure, value, others=0.0, n=5, **columns):

@@ -93,8 +93,8 @@ def test_a_server_ends_with_its_script_however_that_ends(ingle):
     code = ("import sys, time; sys.path[:0] = sys.argv[1:2]; import race_server\n"
             "s = race_server.Server(sys.argv[3:], int(sys.argv[2]), 300)\nprint(flush=True)\ntime.sleep(600)\n")
     port = race_server.free_port()
-    script = subprocess.Popen([sys.executable, "-c", code, str(common.HERE), str(port), *map(str, ingle.command(port, 1))],
-                              stdout=subprocess.PIPE, text=True)
+    words = [common.HERE, port, *ingle.command(port, 1)]
+    script = subprocess.Popen([sys.executable, "-c", code, *map(str, words)], stdout=subprocess.PIPE, text=True)
     script.stdout.readline()
     assert race_server.get(port, "/health")[0] == 200
     script.kill()
