@@ -57,7 +57,7 @@ def measure(a, llama, ingle):
                     "others_cpu": round(others, 3)})
                 common.say(f"round {number} {text_of(work):34} {who.name:9} {tok_s:8.1f} tok/s"
                            f"{common.beside(others)}")
-    common.append(a.csv, COLUMNS, rows)
+        common.append(a.csv, COLUMNS, [r for r in rows if r["round"] == number])
     return rows
 
 

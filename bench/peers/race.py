@@ -39,7 +39,7 @@ def measure(a, models, llama, ingle):
                             "tok_s": round(tok_s, 2), "others_cpu": round(others, 3)})
                         common.say(f"round {number} {name_of(model):32} {work:7} {who.name:9} {threads} threads "
                                    f"{tok_s:8.1f} tok/s{common.beside(others)}")
-    common.append(a.csv, COLUMNS, rows)
+        common.append(a.csv, COLUMNS, [r for r in rows if r["round"] == number])
     return rows
 
 

@@ -69,7 +69,7 @@ def measure(a, llama, ingle):
                             "tok_s": round(tok_s, 3), "spin_cpu": round(spin, 3), "others_cpu": round(others, 3)})
                         common.say(f"round {number} {work:7} {who.name:9} {threads} threads {tok_s:8.2f} tok/s; "
                                    f"spinning took {spin:.2f} cores{common.beside(others)}")
-    common.append(a.csv, COLUMNS, rows)
+            common.append(a.csv, COLUMNS, [r for r in rows if r["round"] == number])
     return rows
 
 

@@ -39,7 +39,8 @@ LLAMA, INGLE = "llama.cpp", "ingle"
 KINDS = ("distinct", "shared")
 MEMORY_CHATS, MEMORY_TOKENS = 8, 200
 BLOCK_TOKENS = 64  # of ingle's KV pool
-POLL_S, STOP_S = 0.001, 20
+POLL_S, STOP_S = 0.002, 20
+LOOK_S = 2  # a start is too short for the ticks of /proc/stat: others are looked at for so long
 
 THINGS = ("anchor apple arrow attic badger barrel basket beacon bell bicycle blanket bridge bucket butter "
           "button candle canoe carpet castle cellar chimney cloud clover compass copper cricket curtain "
@@ -219,10 +220,13 @@ def start_and_memory(a, program, number):
     """Rows of "ready" and "memory"."""
     prompts = Prompts(number)
     with program.start(MEMORY_CHATS) as s:
+        time.sleep(max(0.0, LOOK_S - s.ready_s))
         others = round(s.meter.others(), 3)
         ready = {"work": "ready", "ready_ms": round(1e3 * s.ready_s, 1), "others_cpu": others}
         result, others = s.drive([[prompts.chat(a.memory_tokens)] for _ in range(MEMORY_CHATS)], a.timeout)
         memory = {"work": "memory", "streams": MEMORY_CHATS, **load_row(result, others), **s.memory()}
+    for r in (ready, memory):
+        report(number, program, r)
     return [r | {"slots": MEMORY_CHATS} for r in (ready, memory)]
 
 
@@ -258,15 +262,14 @@ def measure(a, llama, ingle):
     ingle = Program(a, INGLE, ingle.program)
     rows = []
     for number in range(1, a.rounds + 1):
+        done = []
         for program in common.in_turn(number, llama, ingle):
+            same = {"model": pathlib.Path(a.model).name, "threads": a.threads, "context": a.context}
             warm_page_cache(a.model)
-            first = start_and_memory(a, program, number)
-            for r in first:
-                report(number, program, r)
-            for r in first + loads(a, program, number):
-                rows.append(common.stamp(number, program.name, program.version) | {
-                    "model": pathlib.Path(a.model).name, "threads": a.threads, "context": a.context} | r)
-    common.append(a.csv, COLUMNS, rows)
+            for r in start_and_memory(a, program, number) + loads(a, program, number):
+                done.append(common.stamp(number, program.name, program.version) | same | r)
+        common.append(a.csv, COLUMNS, done)
+        rows += done
     return rows
 
 
