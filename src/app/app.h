@@ -59,7 +59,8 @@ typedef enum ig_option_kind {
     IG_OPT_U64,  /* uint64_t: seeds */
     IG_OPT_SIZE, /* uint64_t bytes: 1024, 4K, 2G (decimal), 512Mi (binary); within [min, max] */
     IG_OPT_TEXT, /* const char *: the last one wins */
-    IG_OPT_LIST  /* ig_option_list: every one counts */
+    IG_OPT_LIST, /* ig_option_list: every one counts */
+    IG_OPT_INTS  /* ig_option_ints: "128,512", each within [min, max]; the last one wins */
 } ig_option_kind;
 
 enum { IG_OPTION_LIST_MAX = 16 };
@@ -68,6 +69,11 @@ typedef struct ig_option_list {
     const char *v[IG_OPTION_LIST_MAX + 1]; /* NULL-ended */
     int n;
 } ig_option_list;
+
+typedef struct ig_option_ints {
+    int v[IG_OPTION_LIST_MAX];
+    int n;
+} ig_option_ints;
 
 /* One row of a verb's table. `to` points at the variable, whose value before parsing is the default. */
 typedef struct ig_option {

@@ -54,6 +54,7 @@ typedef struct text_job {
     ig_template *chat;
     ig_status st; /* of the tokenizer; a missing or broken template only matters to those who chat */
     ig_err err, chat_err;
+    uint64_t ns;
 } text_job;
 
 /* Its source: the file that was asked for, else the model's own of that name. malloc'd. */
@@ -111,6 +112,7 @@ static ig_status load_template(text_job *j) {
 
 static void *load_text(void *arg) {
     text_job *j = arg;
+    const uint64_t since_ns = ig_clock_ns();
     if (j->snapshot) j->st = ig_tokenizer_from_snapshot(&j->tokenizer, j->snapshot, &j->err);
     else j->st = ig_tokenizer_from_gguf(&j->tokenizer, j->gguf, &j->err);
     ig_status st = load_template(j);
@@ -124,6 +126,7 @@ static void *load_text(void *arg) {
             "(generate --raw, /v1/completions)",
             j->snapshot ? ig_snapshot_path(j->snapshot) : ig_gguf_path(j->gguf));
     }
+    j->ns = ig_clock_ns() - since_ns;
     return NULL;
 }
 
@@ -181,11 +184,14 @@ static ig_status load_parts(ig_loaded *l, const ig_load_options *o, ig_err *err)
     text_job job = {.gguf = l->gguf, .snapshot = l->snapshot, .template_path = o->chat_template};
     bool aside = !o->text_only && pthread_create(&thread, NULL, load_text, &job) == 0;
     if (!aside) load_text(&job);
+    const uint64_t since_ns = ig_clock_ns();
     st = o->text_only ? IG_OK : load_model(l, o, err);
+    l->weights_ns = ig_clock_ns() - since_ns;
     if (aside) pthread_join(thread, NULL);
     l->tokenizer = job.tokenizer;
     l->chat = job.chat;
     l->chat_err = job.chat_err;
+    l->text_ns = job.ns;
     /* What the weights say comes first: a family that we do not run also has a tokenizer that we do not. */
     if (st) return st;
     if (job.st) {

@@ -87,7 +87,8 @@ typedef struct ig_loaded {
     ig_engine *engine;         /* NULL when text_only or no_engine */
     ig_engine_plan plan;
     int n_threads;
-    uint64_t load_ns;          /* all of it */
+    uint64_t load_ns;          /* all of it: the two that follow run side by side */
+    uint64_t weights_ns, text_ns; /* reading and packing the weights; tokenizer and template */
 } ig_loaded;
 
 /* A GGUF file, or a folder as a snapshot: one of the two outputs is set. */

@@ -48,6 +48,28 @@ static bool set_int(const ig_option *o, const char *label, const char *text) {
     return true;
 }
 
+static bool set_ints(const ig_option *o, const char *label, const char *text) {
+    ig_option_ints list = {.n = 0};
+    for (const char *p = text;; p++) {
+        char *end;
+        errno = 0;
+        const long v = strtol(p, &end, 10);
+        if (end == p || (*end && *end != ',') || isspace((unsigned char)*p))
+            return bad_value(label, text, "whole numbers with commas between, as in 128,512");
+        if (errno == ERANGE || v < INT_MIN || v > INT_MAX || (double)v < o->min || (double)v > o->max)
+            return out_of_bounds(label, text, o);
+        if (list.n == IG_OPTION_LIST_MAX) {
+            ig_app_say(IG_EXIT_USAGE, "%s has more than %d numbers", label, IG_OPTION_LIST_MAX);
+            return false;
+        }
+        list.v[list.n++] = (int)v;
+        p = end;
+        if (!*p) break;
+    }
+    *(ig_option_ints *)o->to = list;
+    return true;
+}
+
 static bool set_real(const ig_option *o, const char *label, const char *text) {
     char *end;
     double v = strtod(text, &end);
@@ -115,6 +137,7 @@ static bool set_value(const ig_option *o, const char *label, const char *text) {
         *(bool *)o->to = *text == '1';
         break;
     case IG_OPT_INT: good = set_int(o, label, text); break;
+    case IG_OPT_INTS: good = set_ints(o, label, text); break;
     case IG_OPT_REAL: good = set_real(o, label, text); break;
     case IG_OPT_U64: good = set_u64(o, label, text); break;
     case IG_OPT_SIZE: good = set_size(o, label, text); break;
@@ -359,6 +382,12 @@ static void print_default(const ig_option *o) {
     case IG_OPT_TEXT:
         if (*(const char *const *)o->to) printf(" [%s]", *(const char *const *)o->to);
         break;
+    case IG_OPT_INTS: {
+        const ig_option_ints *list = o->to;
+        for (int i = 0; i < list->n; i++)
+            printf("%s%d%s", i ? "," : " [", list->v[i], i + 1 == list->n ? "]" : "");
+        break;
+    }
     default: break;
     }
 }

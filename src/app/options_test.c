@@ -39,6 +39,7 @@ typedef struct values {
     uint64_t seed, size, budget;
     const char *text;
     ig_option_list list;
+    ig_option_ints sizes;
 } values;
 
 static values fresh(void) {
@@ -61,6 +62,7 @@ static bool parse(values *v, const char *const *line, ig_words *words, int *code
          .help = "bytes"},
         {"text", .kind = IG_OPT_TEXT, .to = &v->text, .value = "TEXT", .help = "words"},
         {"list", .kind = IG_OPT_LIST, .to = &v->list, .value = "X", .help = "many"},
+        {"sizes", .kind = IG_OPT_INTS, .to = &v->sizes, .min = 0, .max = 4096, .value = "LIST", .help = "some"},
     };
     const ig_command c = {.verb = "try",
                           .words = "[THING]",
@@ -114,6 +116,8 @@ TEST(every_kind_of_option_is_read_in_both_spellings) {
     CHECK(v.number == 2 && v.real == 2 && *v.text == 0 && v.list.n == 2 && !v.list.v[2] && !v.seeded);
     accepts(&v, LINE("--number=1", "--number=9", "--no-flag", "--text", "-"));
     CHECK(v.number == 9 && !v.flag && strcmp(v.text, "-") == 0); /* the last one wins */
+    accepts(&v, LINE("--sizes", "9", "--sizes", "128,0,4096"));
+    CHECK(v.sizes.n == 3 && v.sizes.v[0] == 128 && v.sizes.v[1] == 0 && v.sizes.v[2] == 4096);
     accepts(&v, LINE("--text", "-5"));
     CHECK(strcmp(v.text, "-5") == 0);
 }
@@ -176,6 +180,14 @@ TEST(values_out_of_bounds_are_refused_with_the_bound) {
     refuses(LINE("--real", "x"), "a number");
     refuses(LINE("--seed", "-1"), "whole number");
     refuses(LINE("--seed", "18446744073709551616"), "whole number");
+    refuses(LINE("--sizes", "1,4097"), "--sizes is 1,4097, limit 0..4096");
+    refuses(LINE("--sizes", "99999999999999999999"), "limit 0..4096");
+    refuses(LINE("--sizes="), "whole numbers with commas");
+    refuses(LINE("--sizes", "1,,2"), "whole numbers with commas");
+    refuses(LINE("--sizes", "1,"), "whole numbers with commas");
+    refuses(LINE("--sizes", "1, 2"), "whole numbers with commas");
+    refuses(LINE("--sizes", "1;2"), "whole numbers with commas");
+    refuses(LINE("--sizes", "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17"), "more than 16 numbers");
     refuses(LINE("--flag=yes"), "1 or 0");
     refuses(LINE("--number"), "--number wants a value");
     refuses(LINE("--text", "--flag"), "--text wants a value"); /* and does not swallow the next option */
