@@ -123,9 +123,10 @@ ig_status ig_bench_make(ig_bench **out, ig_model *m, const ig_bench_row *rows, i
 void ig_bench_free(ig_bench *b); /* NULL is fine */
 /* Something short, so that caches, clocks and pages are as they will be. */
 ig_status ig_bench_warm_up(ig_bench *b, ig_err *err);
-/* Fills in what comes out but the roofline. `progress` is told of each run. IG_ECANCELED: a signal came. */
-ig_status ig_bench_measure(ig_bench *b, ig_bench_row *row, void (*progress)(const ig_bench_row *row, int run),
-                           ig_err *err);
+/* Told a few times a second; `context`: what comes before the run is being computed. */
+typedef void ig_bench_progress(const ig_bench_row *row, int run, bool context, int percent);
+/* Fills in what comes out but the roofline. `progress` may be NULL. IG_ECANCELED: a signal came. */
+ig_status ig_bench_measure(ig_bench *b, ig_bench_row *row, ig_bench_progress *progress, ig_err *err);
 
 /* ---- bench_machine.c --------------------------------------------------------------------------------- */
 

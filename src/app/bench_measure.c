@@ -12,7 +12,7 @@
 #include <string.h>
 
 enum { CHUNK_ROWS = 512, SPARE_BLOCKS = 8, WARM_TOKENS = 64, WARM_STEPS = 4 };
-static const uint64_t RUN_ENOUGH_NS = 20000000000u, LEFT_OUT_NS = 90000000000u;
+static const uint64_t RUN_ENOUGH_NS = 20000000000u, LEFT_OUT_NS = 90000000000u, TELL_NS = 250000000u;
 
 struct ig_bench {
     ig_model *model;
@@ -26,6 +26,13 @@ struct ig_bench {
     int n_ctx, n_seqs_max, n_runs;
     double prefill_ns; /* a token, of the last prompt */
     ig_bench_watch watch;
+    struct {
+        ig_bench_progress *progress; /* or NULL */
+        const ig_bench_row *row;
+        int run;
+        bool context;
+        uint64_t told_ns;
+    } now;
     /* the step that runs: one sequence with many rows, or many with one each */
     uint32_t token[CHUNK_ROWS];
     int pos[CHUNK_ROWS], seq[CHUNK_ROWS], want[IG_BENCH_BATCH_MAX];
@@ -127,6 +134,13 @@ static ig_status forward(ig_bench *b, int n_rows, int n_want, ig_err *err) {
     return st;
 }
 
+static void tell(ig_bench *b, int n_done, int n_all) {
+    const uint64_t now_ns = ig_clock_ns();
+    if (!b->now.progress || now_ns - b->now.told_ns < TELL_NS) return;
+    b->now.told_ns = now_ns;
+    b->now.progress(b->now.row, b->now.run, b->now.context, (int)(100 * (int64_t)n_done / n_all));
+}
+
 static ig_status reserve(ig_bench *b, ig_kv_seq *s, int n_tokens, ig_err *err) {
     if (ig_kv_seq_reserve(b->kv, s, n_tokens)) return IG_OK;
     return ig_fail(err, IG_ELIMIT, "bench: no block for token %d", n_tokens);
@@ -147,6 +161,7 @@ static ig_status prefill(ig_bench *b, int slot, int which, int n, ig_err *err) {
         b->want[0] = rows - 1;
         if ((st = forward(b, rows, at + rows == n, err))) return st;
         s->n_tokens = at + rows;
+        tell(b, s->n_tokens, n);
     }
     return IG_OK;
 }
@@ -165,6 +180,7 @@ static ig_status decode(ig_bench *b, int n_seqs, int n_steps, ig_err *err) {
         ig_status st = forward(b, n_seqs, n_seqs, err);
         if (st) return st;
         for (int i = 0; i < n_seqs; i++) b->kv_seq[i]->n_tokens++;
+        tell(b, t + 1, n_steps);
     }
     return IG_OK;
 }
@@ -198,6 +214,7 @@ static ig_status open_context(ig_bench *b, int i, int n, ig_err *err) {
 static ig_status run_once(ig_bench *b, const ig_bench_row *row, uint64_t *ns, ig_err *err) {
     const bool prefills = row->work == IG_BENCH_PREFILL;
     ig_status st = IG_OK;
+    b->now.context = true;
     for (int i = 0; i < row->n_seqs && !st; i++)
         st = prefills ? open_seq(b, i, err) : open_context(b, i, row->n_context, err);
     if (!st && row->profile) {
@@ -205,6 +222,7 @@ static ig_status run_once(ig_bench *b, const ig_bench_row *row, uint64_t *ns, ig
         ig_model_watch(b->model, ig_bench_watch_op, &b->watch);
         row->profile->n_passes += prefills ? 1 : (uint64_t)row->n_tokens;
     }
+    b->now.context = false;
     const uint64_t since_ns = ig_clock_ns();
     if (!st)
         st = prefills ? prefill(b, 0, 0, row->n_tokens, err) : decode(b, row->n_seqs, row->n_tokens, err);
@@ -239,16 +257,18 @@ static bool takes_minutes(const ig_bench *b, const ig_bench_row *row) {
     return b->prefill_ns * n > (double)LEFT_OUT_NS;
 }
 
-ig_status ig_bench_measure(ig_bench *b, ig_bench_row *row, void (*progress)(const ig_bench_row *row, int run),
-                           ig_err *err) {
+ig_status ig_bench_measure(ig_bench *b, ig_bench_row *row, ig_bench_progress *progress, ig_err *err) {
     double v[IG_BENCH_RUNS_MAX];
     uint64_t spent_ns = 0;
     int n = 0;
     ig_assert(b->n_runs >= 1 && b->n_runs <= IG_BENCH_RUNS_MAX && row->n_seqs <= b->n_seqs_max);
     row->left_out = !row->asked && takes_minutes(b, row);
+    b->now.progress = progress;
+    b->now.row = row;
+    if (progress && !row->left_out) progress(row, 0, false, 0);
     while (!row->left_out && n < b->n_runs && spent_ns < RUN_ENOUGH_NS) {
         uint64_t ns;
-        if (progress) progress(row, n);
+        b->now.run = n;
         ig_status st = run_once(b, row, &ns, err);
         if (st) return st;
         spent_ns += ns;

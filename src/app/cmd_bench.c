@@ -15,9 +15,10 @@ static void show_line(const char *text) {
 
 static int show_runs; /* of a row, at most */
 
-static void show_run(const ig_bench_row *row, int run) {
+static void show_run(const ig_bench_row *row, int run, bool context, int percent) {
     char text[96];
-    snprintf(text, sizeof text, "%.60s, run %d of %d ", ig_bench_row_text(row).s, run + 1, show_runs);
+    snprintf(text, sizeof text, "%.50s, run %d of %d%s: %d %% ", ig_bench_row_text(row).s, run + 1, show_runs,
+             context ? ", the context" : "", percent);
     show_line(text);
 }
 
