@@ -11,8 +11,8 @@
 static const struct {
     const char *first, *name;
 } starts[] = {{"linear q", "q, k, v"}, {"linear gate", "gate, up"}};
-static const char *const follows[] = {"linear k",  "linear v", "norm of heads", "kv append",
-                                      "linear up", "glu",      "softcap"};
+static const char *const follows[] = {"linear k",  "linear v", "norm of heads",  "kv append",
+                                      "linear up", "glu",      "attention join", "softcap"};
 
 static bool is_one_of(const char *op, const char *const *names, size_t n) {
     for (size_t i = 0; i < n; i++)
