@@ -31,7 +31,7 @@ def main():
     for number in range(1, a.rounds + 1):
         for model in a.models:
             out, others = common.run([a.ingle, "bench", model, "--json", "--runs", 1, "--batch", 1,
-                                      "--threads", a.threads, "--prompt-tokens", 64, "--tokens", 128], 300)
+                                      "--threads", a.threads, "--prompt-tokens", 0, "--depth", 64, "--tokens", 128], 300)
             r = json.loads(out)
             gb_s = r["token_bytes"] * r["decode_tps"] / 1e9
             speed[model].append(gb_s)

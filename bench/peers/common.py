@@ -163,22 +163,22 @@ class Ingle:
         if not os.access(program, os.X_OK):
             sys.exit(f"no program {program}; make builds it")
 
-    def bench(self, figure, model, threads, prompt, n, n_seqs, pids):
-        command = [self.program, "bench", model, "--json", "--runs", 1, "--threads", threads, "--batch", n_seqs,
-                   "--prompt-tokens", prompt, "--tokens", n]
+    def bench(self, figure, model, threads, shape, pids):
+        command = [self.program, "bench", model, "--json", "--runs", 1, "--threads", threads, *shape]
         out, others = run(command, self.timeout, pids)
         row = json.loads(out)
         return row[figure], row.get("version", ""), others
 
     def prefill(self, model, threads, n, pids=()):
-        return self.bench("prefill_tps", model, threads, n, 1, 1, pids)
+        return self.bench("prefill_tps", model, threads, ["--prompt-tokens", n, "--tokens", 0], pids)
 
     def decode(self, model, threads, context, n, pids=()):
-        return self.bench("decode_tps", model, threads, context, n, 1, pids)
+        shape = ["--prompt-tokens", 0, "--depth", context, "--tokens", n, "--batch", 1]
+        return self.bench("decode_tps", model, threads, shape, pids)
 
     def batch(self, model, threads, n_seqs, context, n, pids=()):
-        figure = "decode_tps" if n_seqs == 1 else "batch_tps"
-        return self.bench(figure, model, threads, context, n, n_seqs, pids)
+        shape = ["--prompt-tokens", 0, "--depth", context, "--tokens", n, "--batch", n_seqs]
+        return self.bench("batch_tps", model, threads, shape, pids)
 
 
 def in_turn(number, *both):

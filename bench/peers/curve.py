@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What a token costs as the work grows, ingle and llama.cpp interleaved: only ratios of one run count.
 
-    curve.py [--model FILE] [--ingle build/ingle] [--llama DIR] [--rounds 5] [--prompts 128,512,2048,8064]
-             [--contexts 128,2048,8064] [--batches 2,4,8,16] [--only ingle] [--csv FILE]
+    curve.py [--model FILE] [--ingle build/ingle] [--llama DIR] [--rounds 5] [--prompts 128,512,2048,8192]
+             [--contexts 128,2048,8128] [--batches 2,4,8,16] [--only ingle] [--csv FILE]
 
 Prompts of several lengths, decode of --tokens tokens behind several lengths of context, and decode of several
 sequences together behind the first of these. All runs go to bench/results/curve.csv, which bench/plot.py draws; it
@@ -87,8 +87,8 @@ def parser():
     p = common.options(__doc__, "curve.csv")
     p.add_argument("--model", default=common.default_model())
     p.add_argument("--threads", type=int, default=common.CORES, help="of both [all cores]")
-    p.add_argument("--prompts", type=common.numbers, default=[128, 512, 2048, 8064], help="tokens of the prompt")
-    p.add_argument("--contexts", type=common.numbers, default=[128, 2048, 8064], help="tokens before the decode")
+    p.add_argument("--prompts", type=common.numbers, default=[128, 512, 2048, 8192], help="tokens of the prompt")
+    p.add_argument("--contexts", type=common.numbers, default=[128, 2048, 8128], help="tokens before the decode")
     p.add_argument("--batches", type=common.numbers, default=[2, 4, 8, 16], help="sequences together")
     p.add_argument("--tokens", type=int, default=64, help="steps of each decode [64]")
     p.add_argument("--only", choices=("ingle", "llama.cpp"), help="run one of the two")

@@ -37,9 +37,9 @@ def all_rows():
     rows["server"] += both("ready_ms", 800, 100, work="ready") + both("rss_mb", 500, 300, work="memory")
     rows["busy"] = [r for threads, peer, us in ((1, 19, 20), (common.CORES, 2, 40))
                     for r in both("tok_s", peer, us, work="decode", threads=threads)]
-    rows["curve"] = [r for work, us in ((curve.decode(64, 128), 200), (curve.decode(64, 8064), 120),
+    rows["curve"] = [r for work, us in ((curve.decode(64, 128), 200), (curve.decode(64, 8128), 120),
                                         (curve.decode(64, 128, 8), 600), (curve.prefill(512), 1000),
-                                        (curve.prefill(8064), 400)) for r in both("tok_s", 1, us, **work)]
+                                        (curve.prefill(8192), 400)) for r in both("tok_s", 1, us, **work)]
     return rows
 
 
@@ -63,8 +63,8 @@ def test_every_line_has_its_own_rows_and_its_own_bound():
         ("resident after 8 chats of 200 tokens, 16k tokens reserved by both, MB", "<= 0.5", "0.60", "no"),
         ("decode, all cores kept busy by others, each at its best number of threads", ">= 2", "2.11", "yes"),
         (f"the same, both with {common.CORES} threads", ">= 10", "20.00", "yes"),
-        ("tok/s of decode at context 8064 to those at 128", ">= 0.5", "0.60", "yes"),
-        ("ms a token of a prompt of 8064 to those of 512", "<= 2", "2.50", "no"),
+        ("tok/s of decode at context 8128 to those at 128", ">= 0.5", "0.60", "yes"),
+        ("ms a token of a prompt of 8192 to those of 512", "<= 2", "2.50", "no"),
         ("tok/s of a batch of 8 to those of 1", ">= 3.5", "3.00", "no"),
     ]
 

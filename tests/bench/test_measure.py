@@ -1,8 +1,10 @@
 """The races with programs that only note what they are asked: who runs what, in which order, and what is written."""
 import csv
+import os
 
 import common
 import curve
+import plot
 import pytest
 import race
 import race_busy
@@ -80,3 +82,21 @@ def test_a_curve_has_every_size_once_a_round(both, calls):
     rows = curve.measure(a, *both)
     assert {c[0] for c in calls} == {"ingle"} and curve.result(rows, 0.1, curve.prefill(128)) is None
     assert "25.0" in curve.summary(rows, a)
+
+
+def test_the_program_understands_what_the_races_ask_and_plot_what_it_prints(tmp_path):
+    program = os.environ.get("INGLE_PROGRAM") or str(common.TOP / "build" / "ingle")
+    model = common.default_model()
+    if not os.access(program, os.X_OK) or not os.path.exists(model):
+        pytest.skip("the program or the starter model is not there")
+    ingle = common.Ingle(program, 300)
+    for tok_s, version, others in (ingle.prefill(model, 1, 16), ingle.decode(model, 1, 8, 4),
+                                   ingle.batch(model, 1, 2, 8, 4)):
+        assert tok_s > 0 and version.count(".") == 2 and others >= 0
+    path = tmp_path / "bench.csv"
+    with open(path, "w") as f:
+        common.subprocess.run([program, "bench", model, "--csv", "-r", "1", "-p", "16", "-d", "8,16", "-n", "4", "-b", "2"],
+                              stdout=f, check=True)
+    _, rows = plot.choose(plot.read([path]), None)
+    points = [[p[0] for p in plot.series(rows, belongs, place)["ingle"]] for _, _, belongs, place in plot.PANELS]
+    assert points == [[8, 16], [16], [1, 2]]
