@@ -140,6 +140,8 @@ def run(a):
     """{part: rows}; the parts that were not asked for have none."""
     both = common.programs(a)
     a.llama = str(both[0].folder)
+    for name in ("llama-bench", "llama-batched-bench", "llama-server"):
+        both[0].tool(name)  # missed now and not in an hour
     starters = [a.model, a.gemma] if a.gemma else [a.model]
     a.curve = options_of(curve, a, "curve.csv", "--model", a.model)
     rows = dict.fromkeys(PARTS, ())
@@ -176,6 +178,7 @@ def main():
     unknown = set(a.parts.split(",")) - set(PARTS)
     if unknown:
         parser().error(f"--parts: no {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    race.check_models(parser(), [a.model, *([a.gemma] if a.gemma else []), *a.formats])
     rows = run(a)
     lines = goals(rows, a)
     print(table(lines))

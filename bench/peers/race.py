@@ -67,11 +67,15 @@ def parser():
     return p
 
 
+def check_models(p, models):
+    for path in (part for model in models for part in model.split("=")):
+        if not os.path.exists(path):
+            p.error(f"no model {path}")
+
+
 def main():
     a = parser().parse_args()
-    for path in (part for model in a.models for part in model.split("=")):
-        if not os.path.exists(path):
-            parser().error(f"no model {path}")
+    check_models(parser(), a.models)
     rows = measure(a, a.models, *common.programs(a))
     print(summary(rows, a.models, a.busy))
 
