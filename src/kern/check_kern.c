@@ -515,7 +515,8 @@ static double attention64(double *out, int n_out, const float *q, int pos, int w
 
 static void check_attention(const ig_kern *k) {
     const ig_kern *ref = ig_kern_reference(IG_KERN_ATTENTION, NULL);
-    bool same = true, alone = true, near = true, sees = true;
+    bool same = true, alone = true, near = true, sees = true, apart = true;
+    int n_joined = 0;
     for (int round = 0; round < 80; round++) {
         int n_d = 16 * (1 + (int)(rnd() % 8)), n_q = 1 + (int)(rnd() % 48), start = (int)(rnd() % 300);
         if (round % 10 == 9) start += 1000 + (int)(rnd() % 1200); /* beyond a span of 1024 */
@@ -549,6 +550,22 @@ static void check_attention(const ig_kern *k) {
         one.q = q + (size_t)i * (size_t)n_d, one.pos = pos + i, one.n_q = 1, one.lse = &lse_one;
         k->fn.attention(&one);
         if (memcmp(z.p, y.p + (size_t)i * (size_t)n_d * 4, (size_t)n_d * 4) || lse_one != lse[i]) alone = false;
+        /* spans apart, joined: the same bits as the whole */
+        const int first = window > 0 && pos[i] >= window ? (pos[i] - window + 1) / 1024 : 0, last = pos[i] / 1024;
+        float *parts = aligned_alloc(64, (size_t)(last + 1) * 2048), pm[8], pl[8];
+        ig_attention_args part = one;
+        part.lse = NULL;
+        for (part.span = first; part.span <= last; part.span++) {
+            part.m = pm + part.span, part.l = pl + part.span;
+            part.out = parts + part.span * 512;
+            k->fn.attention(&part);
+        }
+        ig_kern_pick(IG_KERN_ATTENTION_JOIN, NULL, IG_TIER_L3, k->cpu_needs)
+            ->fn.attention_join(&(ig_attention_join_args){(float *)(void *)z.p, parts + first * 512, pm + first, pl + first,
+                                                          512, 1, last - first + 1, n_d});
+        if (memcmp(z.p, y.p + (size_t)i * (size_t)n_d * 4, (size_t)n_d * 4)) apart = false;
+        n_joined += last > first;
+        free(parts);
         double o[3] = {0}, l = attention64(o, 3, q + i * n_d, pos[i], window, (double)cap, n_d, kv);
         for (int d = 0; d < 3; d++)
             if (fabs(o[d] - (double)((float *)(void *)y.p)[(size_t)i * (size_t)n_d + (size_t)d]) > 3e-5)
@@ -566,6 +583,7 @@ static void check_attention(const ig_kern *k) {
         unguard(y), unguard(z), unguard(s), free(q), free(pos), free(kv.mem), free(kv.block);
     }
     result(sees, k->name, "a key outside the window changes the result");
+    result(apart && n_joined > 2, k->name, "spans computed apart give other bits");
     result(same, k->name, "bits differ from the scalar kernel");
     result(alone, k->name, "a query in company differs from the query alone");
     result(near, k->name, "differs from float64 by more than rounding");
@@ -727,6 +745,8 @@ int main(int argc, char **argv) {
             check_rows_of_format(k), check_golden(k);
         else if (k->op == IG_KERN_ATTENTION)
             check_attention(k);
+        else if (k->op == IG_KERN_ATTENTION_JOIN)
+            ; /* with each of the kernels whose parts it joins */
         else if (k->op == IG_KERN_ARGMAX)
             check_argmax(k);
         else if (k->op == IG_KERN_MATMUL)

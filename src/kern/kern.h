@@ -86,6 +86,7 @@ typedef enum ig_kern_op {
     IG_KERN_ADD,
     IG_KERN_TO_F16,
     IG_KERN_ATTENTION,
+    IG_KERN_ATTENTION_JOIN,
     IG_KERN_EXP,
     IG_KERN_ARGMAX,
     /* of training; orders of sums in docs/numerics.md, Backward */
@@ -186,9 +187,21 @@ typedef struct ig_attention_args {
     bool f32;       /* what the blocks hold */
     const void *const *block;
     float *lse;     /* [n_q] log of the sum of exp(score), or NULL */
+    /* NULL: all spans. Else only `span`, as a part: out is the sum of exp(score - m) V, l that of exp(score - m). */
+    float *m, *l;   /* [n_q] */
+    int span;
     float *scratch; /* ig_attention_scratch_floats(n_q, head_dim), aligned to 64 bytes */
 } ig_attention_args;
 typedef void ig_attention_fn(const ig_attention_args *a);
+/* The parts of one query, the first span that it sees and those after it, made its attention. Part i is
+ * out[i * out_step], m[i * step], l[i * step]. */
+typedef struct ig_attention_join_args {
+    float *y; /* [D] */
+    const float *out, *m, *l;
+    size_t out_step, step;
+    int n_parts, head_dim;
+} ig_attention_join_args;
+typedef void ig_attention_join_fn(const ig_attention_join_args *a);
 static inline size_t ig_attention_scratch_floats(int n_q, int head_dim) {
     return (size_t)n_q * (size_t)(64 + head_dim) + (size_t)64 * (size_t)head_dim + 64;
 }
@@ -214,6 +227,7 @@ typedef struct ig_kern {
         ig_add_fn *add;
         ig_to_f16_fn *to_f16;
         ig_attention_fn *attention;
+        ig_attention_join_fn *attention_join;
         ig_exp_fn *exp;
         ig_argmax_fn *argmax;
         ig_matmul_fn *matmul;

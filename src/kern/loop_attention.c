@@ -30,9 +30,10 @@ static void one_query(const ig_attention_args *a, int i, float *acc, float *tota
     const int see_from = a->window > 0 && pos >= a->window ? pos - a->window + 1 : 0;
     const int block_from = see_from / 64;
     const float *q = a->q + (size_t)i * (size_t)n_d, cap = a->softcap;
-    float s[64], m = -1e30f, l = 0.0f, top = 0.0f, sum = 0.0f;
+    float s[64], m = -1e30f, l = 0.0f, top = 0.0f, sum = 0.0f, *out = a->out + (size_t)i * (size_t)n_d;
     for (int d = 0; d < n_d; d++) acc[d] = 0.0f;
     for (int b = block_from; b < n_blocks; b++) {
+        if (a->m && b / IG_ATTENTION_SPAN_BLOCKS != a->span) continue;
         const void *kv = a->block[b];
         const size_t v_at = (size_t)64 * (size_t)n_d;
         const int from = see_from > b * 64 ? see_from - b * 64 : 0;
@@ -67,6 +68,7 @@ static void one_query(const ig_attention_args *a, int i, float *acc, float *tota
             for (int d = 0; d < n_d; d++)
                 acc[d] = fmaf(s[k], value(kv, a->f32, v_at + (size_t)(k * n_d + d)), acc[d]);
         bool last = b + 1 == n_blocks;
+        if (a->m) continue;
         if ((b + 1) % IG_ATTENTION_SPAN_BLOCKS != 0 && !last) continue;
         if (b / IG_ATTENTION_SPAN_BLOCKS == block_from / IG_ATTENTION_SPAN_BLOCKS) {
             top = m, sum = l;
@@ -80,8 +82,12 @@ static void one_query(const ig_attention_args *a, int i, float *acc, float *tota
         m = -1e30f, l = 0.0f;
         for (int d = 0; d < n_d; d++) acc[d] = 0.0f;
     }
+    if (a->m) {
+        a->m[i] = m, a->l[i] = l;
+        for (int d = 0; d < n_d; d++) out[d] = acc[d];
+        return;
+    }
     float inv = 1.0f / sum;
-    float *out = a->out + (size_t)i * (size_t)n_d;
     for (int d = 0; d < n_d; d++) out[d] = total[d] * inv + 0.0f;
     if (a->lse) a->lse[i] = (float)((double)top + ig_math_log((double)sum));
 }
@@ -90,14 +96,28 @@ static void attention(const ig_attention_args *a) {
     for (int i = 0; i < a->n_q; i++) one_query(a, i, a->scratch, a->scratch + a->head_dim);
 }
 
+/* What the end of a span and the end of all do above, on parts. */
+static void attention_join(const ig_attention_join_args *a) {
+    const int n_d = a->head_dim;
+    float top = a->m[0], sum = a->l[0], *y = a->y;
+    for (int d = 0; d < n_d; d += 8) vf_store(y + d, vf_load(a->out + d));
+    for (int i = 1; i < a->n_parts; i++) {
+        const float m = a->m[(size_t)i * a->step], l = a->l[(size_t)i * a->step];
+        const float *out = a->out + (size_t)i * a->out_step;
+        const float both = top > m ? top : m, c = exp1(top - both), e = exp1(m - both);
+        sum = fmaf(l, e, sum * c);
+        for (int d = 0; d < n_d; d += 8)
+            vf_store(y + d, vf_fma(vf_load(out + d), vf_set(e), vf_mul(vf_load(y + d), vf_set(c))));
+        top = both;
+    }
+    const vf inv = vf_set(1.0f / sum), zero = vf_set(0.0f);
+    for (int d = 0; d < n_d; d += 8) vf_store(y + d, vf_add(vf_mul(vf_load(y + d), inv), zero));
+}
+
+#define ROW(op, name, member) \
+    {op, NULL, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED, KERN_NAME(name), "equals scalar", {.member = member}}
 static const ig_kern kerns[] = {
-    {IG_KERN_ATTENTION,
-     NULL,
-     IG_TIER_L3,
-     SIMD_NEEDS,
-     SIMD_SPEED,
-     KERN_NAME("attention"),
-     "equals scalar",
-     {.attention = attention}},
+    ROW(IG_KERN_ATTENTION, "attention", attention),
+    ROW(IG_KERN_ATTENTION_JOIN, "attention_join", attention_join),
 };
 KERN_EXPORT(loop_attention, kerns);

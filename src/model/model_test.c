@@ -123,6 +123,48 @@ TEST(logits_have_the_same_bits_in_any_batch_chunk_thread_count_and_on_any_isa) {
     }
 }
 
+static void count_joins(void *ud, const char *op, const ig_kern *k, const ig_weight *w) {
+    (void)k, (void)w;
+    *(int *)ud += strcmp(op, "attention join") == 0;
+}
+
+TEST(steps_of_few_rows_take_long_contexts_apart_and_give_the_same_bits) {
+    enum { N = 2150, FROM = 2100, V = 80, LONG = 2304 };
+    static float ref[N * V], got[N * V];
+    static uint32_t tok[N];
+    random_tokens(tok, N, V, 11);
+    for (int w = 0; w < 2; w++) {
+        shape s = small; /* 3 query heads to a kv head; the windows leave the first span in the middle */
+        s.window = w ? 1500 : 0;
+        file f = write_model(s, (twist){0});
+        for (int threads = 1; threads <= 7; threads += threads == 1 ? 1 : 5) { /* 7: more than kv heads and spans */
+            rig r;
+            const int one[] = {0};
+            if (!rig_open_for(&r, f.path, threads, 0, LONG)) return;
+            float *whole = threads == 1 ? ref : got;
+            for (int p = 0; p < N; p += 512) step(&r, tok, one, 1, p, p + 512 < N ? p + 512 : N, whole + p * V);
+            CHECK_MSG(memcmp(ref, whole, sizeof ref) == 0, "%d threads", threads);
+            for (int chunk = 1; chunk <= 8; chunk += chunk == 1 ? 4 : 3) {
+                int n_joins = 0;
+                restart(&r, 0);
+                for (int p = 0; p < 1000; p += 500) step(&r, tok, one, 1, p, p + 500, got);
+                ig_model_watch(r.m, count_joins, &n_joins);
+                for (int p = 1000; p < 1040; p += chunk) /* into the second span */
+                    step(&r, tok, one, 1, p, p + chunk < 1040 ? p + chunk : 1040, got + p * V);
+                const int n_short = n_joins;
+                for (int p = 1040; p < FROM; p += 265) step(&r, tok, one, 1, p, p + 265, got + p * V);
+                CHECK(n_joins == n_short); /* steps of many rows do not */
+                for (int p = FROM; p < N; p += chunk) step(&r, tok, one, 1, p, p + chunk < N ? p + chunk : N, got + p * V);
+                CHECK_MSG(memcmp(ref + 1000 * V, got + 1000 * V, (N - 1000) * V * sizeof *ref) == 0,
+                          "window %d, %d threads, steps of %d", s.window, threads, chunk);
+                CHECK(n_short > 0 && n_joins > n_short);
+            }
+            rig_close(&r);
+        }
+        unlink(f.path);
+    }
+}
+
 TEST(every_family_gives_the_same_bits_in_any_batch_chunk_thread_count_and_on_any_isa) {
     enum { N = 90, V = 80 };
     static float ref[N * V], got[SEQS * N * V];

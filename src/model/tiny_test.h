@@ -249,27 +249,30 @@ typedef struct rig {
     ig_kv_pool *kv;
     ig_kv_seq *seq[SEQS];
     ig_arena arena;
-    int n_vocab;
+    int n_vocab, n_ctx;
 } rig;
 
-/* A GGUF file or a snapshot's folder. */
-static inline bool rig_open(rig *r, const char *path, int threads, uint32_t cpu) {
+/* A GGUF file or a snapshot's folder, for contexts of n_ctx. */
+static inline bool rig_open_for(rig *r, const char *path, int threads, uint32_t cpu, int n_ctx) {
     ig_err err = {0};
-    *r = (rig){0};
+    *r = (rig){.n_ctx = n_ctx};
     const bool folder = access(path, X_OK) == 0;
     bool ok = (folder ? ig_snapshot_open(&r->s, path, &err) : ig_gguf_open(&r->g, path, &err)) == IG_OK &&
               ig_pool_make(&r->pool, threads, &err) == IG_OK &&
               ig_model_open(&r->m, (ig_checkpoint){r->g, r->s},
                             &(ig_model_options){.pool = r->pool, .cpu = cpu}, &err) == IG_OK &&
               ig_kv_pool_make(&r->kv, ig_model_kv_shape(r->m),
-                              ig_kv_room_for(ig_model_kv_shape(r->m), SEQS, CTX, CTX), SEQS, CTX,
+                              ig_kv_room_for(ig_model_kv_shape(r->m), SEQS, n_ctx, CTX), SEQS, n_ctx,
                               &err) == IG_OK;
     if (!CHECK_MSG(ok, "open: %s", err.msg)) return false;
     r->n_vocab = ig_model_config_of(r->m)->n_vocab;
-    r->arena.cap_bytes = ig_model_plan(r->m, 2 * CTX, 2 * CTX, CTX);
+    r->arena.cap_bytes = ig_model_plan(r->m, 2 * CTX, 2 * CTX, n_ctx);
     r->arena.base = aligned_alloc(64, (r->arena.cap_bytes + 63) / 64 * 64);
     for (int i = 0; i < SEQS; i++) r->seq[i] = ig_kv_seq_open(r->kv);
     return true;
+}
+static inline bool rig_open(rig *r, const char *path, int threads, uint32_t cpu) {
+    return rig_open_for(r, path, threads, cpu, CTX);
 }
 static inline void rig_close(rig *r) {
     ig_kv_pool_free(r->kv), ig_model_close(r->m), ig_pool_free(r->pool), ig_gguf_close(r->g),
@@ -291,7 +294,7 @@ static inline void step(rig *r, const uint32_t *tokens, const int *seqs, int n_s
                     .seq = seq,
                     .kv_seq = r->seq,
                     .kv = r->kv,
-                    .n_ctx = CTX,
+                    .n_ctx = r->n_ctx,
                     .want = want,
                     .n_want = n};
     ig_err err;

@@ -1,6 +1,8 @@
 /* attention: q, k, v with norms and rope and the append to the KV blocks (op_qkv), then causal attention over
  * the blocks (op_attention). Rows of one sequence are cut into tiles of up to 64 queries; a unit of work is a tile
- * times a kv head with all its query heads, longest tiles first.
+ * times a kv head with all its query heads, longest tiles first. A step of few rows has few such units: then a unit
+ * is one span of a tile's keys and, when that is not enough either, some of a kv head's query heads; joining the
+ * spans afterwards gives the same bits.
  * Training keeps k and v as tensors and lays them out in f32 blocks for the call: nothing is rounded to f16. */
 #include "op/inside.h"
 
@@ -196,9 +198,18 @@ ig_qkv op_qkv(ig_run *r, const ig_attention *a, const ig_weight *wq, const ig_we
 
 /* ---- attention ---------------------------------------------------------------------------------------- */
 
-typedef struct tile_rows {
-    int row, n;
-} tile_rows;
+/* Neighbouring rows of one sequence and the span of keys that is looked at: ALL_SPANS, or one, for a part. */
+typedef struct piece {
+    int row, n, span;
+} piece;
+
+enum { ALL_SPANS = -1, APART_ROWS = 8, SPAN_TOKENS = IG_ATTENTION_SPAN_BLOCKS * IG_KV_BLOCK_TOKENS };
+
+/* What spans give before they are joined: of row t, span i and query head h at (t * n_spans + i) * n_heads + h. */
+typedef struct parts {
+    float *out, *m, *l; /* out: D each */
+    int n_spans;        /* 0: there are no parts */
+} parts;
 
 typedef struct attention_job {
     const ig_run *r;
@@ -207,22 +218,30 @@ typedef struct attention_job {
     const ig_rows *rows;
     ig_tensor *y;
     float *lse; /* [T][n_heads], training */
-    const tile_rows *tile;
-    uint8_t *scratch; /* one part a thread */
+    piece *piece;
+    parts parts;
+    uint8_t *scratch; /* one share a thread */
     size_t scratch_bytes;
     const float *blocks;    /* training: the batch's blocks, [n_blocks][n_kv_heads][128 D] */
     const int *first_block; /* training: [T] block of the row's position 0 */
-    int n_tiles, n_q_max, n_blocks_max;
+    int n_pieces, n_splits; /* splits: of a kv head's query heads */
+    int n_q_max, n_blocks_max;
 } attention_job;
 
 static size_t round64(size_t n) {
     return (n + 63) / 64 * 64;
 }
-/* Scratch of one thread: q, out, kernel scratch, block pointers, positions and lse. */
+/* Scratch of one thread: q, out, kernel scratch, block pointers, positions, lse or m, l. */
 static size_t attention_scratch(int n_q, int head_dim, int n_blocks) {
     size_t rows = round64((size_t)n_q * (size_t)head_dim * sizeof(float));
     return 2 * rows + round64(ig_attention_scratch_floats(n_q, head_dim) * sizeof(float)) +
-           round64((size_t)n_blocks * sizeof(void *)) + round64((size_t)n_q * (sizeof(int) + sizeof(float)));
+           round64((size_t)n_blocks * sizeof(void *)) + round64((size_t)n_q * (sizeof(int) + 2 * sizeof(float)));
+}
+
+/* The first key that row t sees. */
+static int see_from(const attention_job *j, int t) {
+    const int pos = j->rows->pos[t], window = j->a->window;
+    return window > 0 && pos >= window ? pos - window + 1 : 0;
 }
 
 static const void *block_at(const attention_job *j, int row, int b, int head) {
@@ -245,44 +264,96 @@ static void attention_part(void *arg, int lo, int hi, int thread) {
     s += 2 * rows_bytes + round64(ig_attention_scratch_floats(j->n_q_max, n_d) * sizeof(float));
     const void **block = (const void **)(void *)s;
     int *pos = (int *)(void *)(s + round64((size_t)j->n_blocks_max * sizeof *block));
-    float *lse = (float *)(void *)(pos + j->n_q_max);
+    float *lse = (float *)(void *)(pos + j->n_q_max), *m = lse, *l = m + j->n_q_max;
 
     for (int u = lo; u < hi; u++) {
-        const tile_rows tile = j->tile[j->n_tiles - 1 - u / n_kv]; /* later rows see more keys */
-        const int head = u % n_kv, n_q = tile.n * group;
+        const piece p = j->piece[j->n_pieces - 1 - u / (n_kv * j->n_splits)]; /* later rows see more keys */
+        const int head = u / j->n_splits % n_kv, split = u % j->n_splits;
+        const int g0 = group * split / j->n_splits, n_g = group * (split + 1) / j->n_splits - g0;
+        const int h0 = head * group + g0, n_q = p.n * n_g; /* query heads h0..h0 + n_g - 1 */
         for (int i = 0; i < n_q; i++) {
-            int t = tile.row + i / group, h = head * group + i % group;
+            const int t = p.row + i / n_g, h = h0 + i % n_g;
             memcpy(q + i * n_d, j->q->f + (size_t)t * (size_t)j->q->n_cols + (size_t)(h * n_d), d_bytes);
             pos[i] = j->rows->pos[t];
         }
-        const int from = j->a->window > 0 && pos[0] >= j->a->window ? pos[0] - j->a->window + 1 : 0;
         const int n_blocks = pos[n_q - 1] / IG_KV_BLOCK_TOKENS + 1;
         ig_assert(n_blocks <= j->n_blocks_max);
-        for (int b = from / IG_KV_BLOCK_TOKENS; b < n_blocks; b++) block[b] = block_at(j, tile.row, b, head);
+        for (int b = see_from(j, p.row) / IG_KV_BLOCK_TOKENS; b < n_blocks; b++)
+            if (p.span == ALL_SPANS || b / IG_ATTENTION_SPAN_BLOCKS == p.span) block[b] = block_at(j, p.row, b, head);
+        const bool part = p.span != ALL_SPANS;
         ig_attention_args a = {.out = out, .q = q, .pos = pos, .n_q = n_q, .head_dim = n_d,
                                .window = j->a->window, .softcap = j->a->softcap, .f32 = j->blocks != NULL,
-                               .block = block,
-                               .lse = j->lse ? lse : NULL, .scratch = work};
+                               .block = block, .lse = j->lse ? lse : NULL, .scratch = work,
+                               .m = part ? m : NULL, .l = part ? l : NULL, .span = p.span};
         j->r->kern->op[IG_KERN_ATTENTION]->fn.attention(&a);
-        for (int i = 0; i < n_q && j->lse; i++)
-            j->lse[(size_t)(tile.row + i / group) * (size_t)j->a->n_heads + (size_t)(head * group + i % group)] =
-                lse[i];
-        for (int i = 0; i < n_q; i++)
-            op_store_row(j->r, j->y, tile.row + i / group, (head * group + i % group) * n_d, out + i * n_d,
-                         n_d);
+        for (int i = 0; i < n_q; i++) {
+            const int t = p.row + i / n_g, h = h0 + i % n_g;
+            if (part) {
+                const size_t at = (size_t)(t * j->parts.n_spans + p.span) * (size_t)j->a->n_heads + (size_t)h;
+                memcpy(j->parts.out + at * (size_t)n_d, out + i * n_d, d_bytes);
+                j->parts.m[at] = m[i], j->parts.l[at] = l[i];
+                continue;
+            }
+            if (j->lse) j->lse[(size_t)t * (size_t)j->a->n_heads + (size_t)h] = lse[i];
+            op_store_row(j->r, j->y, t, h * n_d, out + i * n_d, n_d);
+        }
+    }
+}
+
+static void join_part(void *arg, int lo, int hi, int thread) {
+    const attention_job *j = arg;
+    const size_t n_heads = (size_t)j->a->n_heads, n_d = (size_t)j->a->head_dim;
+    float y[IG_HEAD_DIM_MAX];
+    (void)thread;
+    for (int t = lo; t < hi; t++) {
+        const int first = see_from(j, t) / SPAN_TOKENS, last = j->rows->pos[t] / SPAN_TOKENS;
+        for (size_t h = 0; h < n_heads; h++) {
+            const size_t at = (size_t)(t * j->parts.n_spans + first) * n_heads + h;
+            const ig_attention_join_args a = {.y = y, .out = j->parts.out + at * n_d, .m = j->parts.m + at,
+                                              .l = j->parts.l + at, .out_step = n_heads * n_d, .step = n_heads,
+                                              .n_parts = last - first + 1, .head_dim = (int)n_d};
+            j->r->kern->op[IG_KERN_ATTENTION_JOIN]->fn.attention_join(&a);
+            op_store_row(j->r, j->y, t, (int)(h * n_d), y, (int)n_d);
+        }
     }
 }
 
 /* Neighbouring rows of one sequence, at most `most` together. */
-static int cut_tiles(tile_rows *tile, const ig_rows *rows, int most) {
+static int cut_tiles(piece *tile, const ig_rows *rows, int most) {
     int n = 0;
     for (int t = 0; t < rows->n_rows; t++) {
         bool joins = t > 0 && rows->seq[t] == rows->seq[t - 1] && tile[n - 1].n < most;
         if (joins)
             tile[n - 1].n++;
         else
-            tile[n++] = (tile_rows){t, 1};
+            tile[n++] = (piece){t, 1, ALL_SPANS};
     }
+    return n;
+}
+
+/* Tiles into spans, in place from the end: `piece` has room for all spans of every row. */
+static int cut_spans(attention_job *j, int n_tiles) {
+    int n = 0, at = 0;
+    for (int i = 0; i < n_tiles; i++) {
+        const piece *p = &j->piece[i];
+        n += j->rows->pos[p->row + p->n - 1] / SPAN_TOKENS - see_from(j, p->row) / SPAN_TOKENS + 1;
+    }
+    at = n;
+    for (int i = n_tiles - 1; i >= 0; i--) {
+        piece p = j->piece[i];
+        const int first = see_from(j, p.row) / SPAN_TOKENS;
+        for (p.span = j->rows->pos[p.row + p.n - 1] / SPAN_TOKENS; p.span >= first; p.span--) j->piece[--at] = p;
+    }
+    return n;
+}
+
+/* Spans of keys that some row of a step of few rows has; 1: nothing to take apart. A plan reckons with all. */
+static int spans_apart(const ig_run *r, const ig_rows *rows) {
+    if (r->train) return 1;
+    if (ig_run_planning(r)) return (rows->n_ctx - 1) / SPAN_TOKENS + 1;
+    int n = 1;
+    for (int t = 0; t < rows->n_rows && rows->n_rows <= APART_ROWS; t++)
+        if (rows->pos[t] / SPAN_TOKENS >= n) n = rows->pos[t] / SPAN_TOKENS + 1;
     return n;
 }
 
@@ -366,14 +437,29 @@ ig_tensor *op_attention(ig_run *r, const ig_attention *a, ig_qkv x, const ig_row
         job.first_block = first_block;
     }
     job.scratch_bytes = attention_scratch(job.n_q_max, n_d, job.n_blocks_max);
-    tile_rows *tile = op_take(r, (size_t)rows->n_rows * sizeof *tile);
-    job.scratch = op_take(r, job.scratch_bytes * (size_t)ig_pool_threads(r->pool));
+    const int n_threads = ig_pool_threads(r->pool), n_spans = spans_apart(r, rows);
+    const int n_apart = n_spans == 1 ? 0 : rows->n_rows < APART_ROWS ? rows->n_rows : APART_ROWS;
+    if (n_apart) {
+        op_trace(r, "attention join", r->kern->op[IG_KERN_ATTENTION_JOIN]);
+        const size_t n = (size_t)n_apart * (size_t)n_spans * (size_t)a->n_heads;
+        job.parts.out = op_take(r, n * (size_t)n_d * sizeof(float));
+        job.parts.m = op_take(r, n * sizeof(float)), job.parts.l = op_take(r, n * sizeof(float));
+        job.parts.n_spans = n_spans;
+    }
+    /* in a plan rows and spans apart are not of one step, but then nothing else of the step is large */
+    job.piece = op_take(r, (size_t)(rows->n_rows + n_apart * n_spans) * sizeof *job.piece);
+    job.scratch = op_take(r, job.scratch_bytes * (size_t)n_threads);
     if (job.scratch) {
         ig_tensor f32_only = *y;
         if (!whole) f32_only.act.q = NULL, f32_only.act.q16 = NULL;
         job.y = whole ? y : &f32_only;
-        job.tile = tile, job.n_tiles = cut_tiles(tile, rows, most);
-        ig_pool_run(r->pool, attention_part, &job, job.n_tiles * a->n_kv_heads, 1);
+        job.n_pieces = cut_tiles(job.piece, rows, most);
+        if (n_apart) job.n_pieces = cut_spans(&job, job.n_pieces);
+        const int n_units = job.n_pieces * a->n_kv_heads;
+        job.n_splits = (n_threads + n_units - 1) / n_units;
+        if (job.n_splits > group) job.n_splits = group;
+        ig_pool_run(r->pool, attention_part, &job, n_units * job.n_splits, 1);
+        if (n_apart) ig_pool_run(r->pool, join_part, &job, rows->n_rows, LIGHT_ROWS);
         for (int t = 0; t < y->n_rows && !whole; t++)
             op_quant_row(r, y, t, 0, y->f + (size_t)t * (size_t)y->n_cols, y->n_cols);
     }

@@ -41,11 +41,58 @@ INLINE void product_16(float *c, size_t ldc, const float *a, size_t lda, const v
 #undef X
 }
 
+/* The same by 32 columns for few rows, whose chains would be too few to hide the latency. */
+INLINE void product_32(float *c, size_t ldc, const float *a, size_t lda, const void *b, size_t ldb, int kk,
+                       const int n, const bool f16, const bool add) {
+#define FEW_ROWS(X) X(0) X(1) X(2)
+#define X(r)                                                                                                     \
+    __m256 f##r##0 = _mm256_setzero_ps(), f##r##1 = f##r##0, f##r##2 = f##r##0, f##r##3 = f##r##0;               \
+    if (n > r && add) {                                                                                          \
+        f##r##0 = _mm256_loadu_ps(c + r * ldc), f##r##1 = _mm256_loadu_ps(c + r * ldc + 8);                      \
+        f##r##2 = _mm256_loadu_ps(c + r * ldc + 16), f##r##3 = _mm256_loadu_ps(c + r * ldc + 24);                \
+    }
+    FEW_ROWS(X)
+#undef X
+    for (int k = 0; k < kk; k++) { /* a vector of B at a time: 12 sums and 3 values of A leave one register */
+#define X(r) __m256 x##r = _mm256_setzero_ps(); if (n > r) x##r = _mm256_broadcast_ss(a + r * lda + k);
+        FEW_ROWS(X)
+#undef X
+#define COLS(i)                                                                                      \
+    do {                                                                                             \
+        const __m256 v = f16 ? vf_from_f16((const uint16_t *)b + (size_t)k * ldb + 8 * (i))           \
+                             : vf_load((const float *)b + (size_t)k * ldb + 8 * (i));                 \
+        f0##i = _mm256_fmadd_ps(x0, v, f0##i);                                                       \
+        if (n > 1) f1##i = _mm256_fmadd_ps(x1, v, f1##i);                                            \
+        if (n > 2) f2##i = _mm256_fmadd_ps(x2, v, f2##i);                                            \
+    } while (0)
+        COLS(0);
+        COLS(1);
+        COLS(2);
+        COLS(3);
+#undef COLS
+    }
+#define X(r)                                                                                         \
+    if (n > r) {                                                                                     \
+        vf_store(c + r * ldc, f##r##0), vf_store(c + r * ldc + 8, f##r##1);                          \
+        vf_store(c + r * ldc + 16, f##r##2), vf_store(c + r * ldc + 24, f##r##3);                    \
+    }
+    FEW_ROWS(X)
+#undef X
+#undef FEW_ROWS
+}
+
 /* C[m][n_cols] (+)= A[m][kk] B[kk][n_cols]; n_cols a multiple of 16. The rows go in the fewest tiles, of like heights. */
 INLINE void product(float *c, size_t ldc, const float *a, size_t lda, const void *b, size_t ldb, int m,
                     int n_cols, int kk, const bool f16, const bool add) {
     const int n_tiles = (m + TOP_ROWS - 1) / TOP_ROWS;
-    for (int j = 0; j < n_cols; j += 16) {
+    int j = 0;
+    for (; m <= 3 && j + 32 <= n_cols; j += 32) {
+        const void *bj = f16 ? (const void *)((const uint16_t *)b + j) : (const void *)((const float *)b + j);
+        if (m == 1) product_32(c + j, ldc, a, lda, bj, ldb, kk, 1, f16, add);
+        else if (m == 2) product_32(c + j, ldc, a, lda, bj, ldb, kk, 2, f16, add);
+        else product_32(c + j, ldc, a, lda, bj, ldb, kk, 3, f16, add);
+    }
+    for (; j < n_cols; j += 16) {
         const void *bj = f16 ? (const void *)((const uint16_t *)b + j) : (const void *)((const float *)b + j);
         for (int t = 0, r = 0; t < n_tiles; t++) {
             const int n = m * (t + 1) / n_tiles - r;
@@ -164,10 +211,13 @@ INLINE void block_product(float *c, size_t ldc, const float *x, size_t lda, cons
 }
 
 static void attention(const ig_attention_args *a) {
-    const int n_q = a->n_q, n_d = a->head_dim, last = a->pos[n_q - 1] / 64;
+    const int n_q = a->n_q, n_d = a->head_dim, span_from = a->m ? a->span * IG_ATTENTION_SPAN_BLOCKS : 0;
+    int last = a->pos[n_q - 1] / 64;
+    if (a->m && last >= span_from + IG_ATTENTION_SPAN_BLOCKS) last = span_from + IG_ATTENTION_SPAN_BLOCKS - 1;
     const size_t row = (size_t)n_d;
     const bool wide = !a->f32 && n_q >= WIDEN_FROM_QUERIES, f16 = !a->f32 && !wide;
     float *s = a->scratch, *acc = s + (size_t)n_q * 64, *block32 = acc + (size_t)n_q * row, *total = a->out;
+    if (a->m) acc = a->out;
     state st[IG_ATTENTION_QUERIES_MAX];
     memset(acc, 0, (size_t)n_q * row * sizeof *acc);
     for (int i = 0; i < n_q; i++) st[i] = (state){.m = -1e30f};
@@ -175,7 +225,8 @@ static void attention(const ig_attention_args *a) {
     /* Queries first..end - 1 see keys of block b: those before ended in an earlier one, those after begin
      * in a later one. */
     int first = 0, end = 0;
-    for (int b = see_from(a, 0) / 64; b <= last; b++) {
+    const int from_block = see_from(a, 0) / 64;
+    for (int b = from_block > span_from ? from_block : span_from; b <= last; b++) {
         while (a->pos[first] < b * 64) first++;
         while (end < n_q && see_from(a, end) / 64 <= b) end++;
         if (first == end) continue;
@@ -206,12 +257,13 @@ static void attention(const ig_attention_args *a) {
         if (wide) widen(block32, v, (size_t)top_keys * row);
         block_product(af, row, sf, 64, wide ? block32 : v, row, m, n_d, top_keys, f16, true);
         bool ends = (b + 1) % IG_ATTENTION_SPAN_BLOCKS == 0;
-        for (int i = first; i < end; i++)
+        for (int i = first; i < end && !a->m; i++)
             if (ends || a->pos[i] / 64 == b)
                 close_span(total + (size_t)i * row, acc + (size_t)i * row, st + i, n_d,
                            b / IG_ATTENTION_SPAN_BLOCKS == see_from(a, i) / 64 / IG_ATTENTION_SPAN_BLOCKS);
     }
-    for (int i = 0; i < n_q; i++) {
+    for (int i = 0; i < n_q && a->m; i++) a->m[i] = st[i].m, a->l[i] = st[i].l;
+    for (int i = 0; i < n_q && !a->m; i++) {
         __m256 inv = _mm256_set1_ps(1.0f / st[i].sum), zero = _mm256_setzero_ps();
         float *o = total + (size_t)i * row;
         for (int d = 0; d < n_d; d += 8) vf_store(o + d, vf_add(vf_mul(vf_load(o + d), inv), zero));
