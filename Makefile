@@ -93,14 +93,14 @@ RUN_TESTS      = $(foreach t,$(abspath $(TEST_PROGRAMS) $(CHECK_KERN)),'$(EMU) $
         check-tokenizers check-kill check-torture run-tests fuzz fuzz-run \
         bench bench-kern layers tidy install clean help FORCE
 all: $(B)/ingle
-tests: $(TEST_PROGRAMS) $(CHECK_KERN) $(FUZZERS) $(if $(SAN)$(EMU),,$(TORTURE))
+tests: $(TEST_PROGRAMS) $(CHECK_KERN) $(B)/check_speed $(FUZZERS) $(if $(SAN)$(EMU),,$(TORTURE))
 
 # Objects are given whole; libguide.a is the only archive.
 LINK = $(Q)echo "  LD   $@"; \
        $(CC) $(SANF) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) -Wl,--as-needed $(LIBS)
 $(B)/ingle: $(B)/app/main.o $(call linked,app) $(B)/gen/sources
 	$(LINK)
-$(B)/check_kern: $(B)/kern/check_kern.o $(call linked,kern) $(B)/gen/sources
+$(B)/check_kern $(B)/check_speed: $(B)/%: $(B)/kern/%.o $(call linked,kern) $(B)/gen/sources
 	$(LINK)
 define test_rule
 $(B)/test_$(1): $(call objects,$(wildcard src/$(1)/*_test.c)) $(B)/base/test.o $(call linked,$(1)) \
@@ -258,8 +258,8 @@ tidy: tests all
 # Timings: printed, never judged.
 bench: $(B)/ingle
 	$< bench $(MODEL)
-bench-kern: $(CHECK_KERN)
-	$< --bench
+bench-kern: $(B)/check_speed
+	$< $(if $(CSV),--csv) $(KERN)
 
 # ---- the rest ---------------------------------------------------------------------------------------------
 
@@ -292,7 +292,7 @@ help:
 ## check-arm64  unit tests and kernels for 64-bit ARM under qemu
 ## fuzz         every tests/fuzz/fuzz_*.c for MINUTES (1) each, with clang; FUZZ="gguf json": these
 ## bench        ingle bench MODEL=path
-## bench-kern   time every kernel variant
+## bench-kern   time kernels: GMAC/s, cycles, share of peak; KERN="--all q4_1": also those not chosen; CSV=1
 ## layers       who may include whom
 ## tidy         names, banned calls, comments, dead files
 ## install      to PREFIX (/usr/local), under DESTDIR
