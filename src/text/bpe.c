@@ -146,8 +146,10 @@ ig_status ig_bpe_take_merges(ig_bpe *b, const ig_tokenizer_parts *parts, ig_err 
         n = parts->n_merges - rank < MERGES_AT_ONCE ? parts->n_merges - rank : MERGES_AT_ONCE;
         ig_status st = find_merges(b, parts, rank, n, &id, some, err);
         if (st) return st;
-        for (uint64_t i = 0; i < n; i++)
+        for (uint64_t i = 0; i < n; i++) {
+            if (ig_is_special_type(b->type[some[i].id])) continue; /* a text never merges to a control token */
             *merge_place(b, some[i].key) = some[i]; /* twice: the later, as elsewhere */
+        }
     }
     return IG_OK;
 }

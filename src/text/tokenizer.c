@@ -129,7 +129,7 @@ static ig_status take_bytes(ig_tokenizer *t, const ig_tokenizer_parts *parts, ig
         ig_slice bytes = ig_string(&b->bytes, id);
         if (b->byte_level && bytes.n == 1 && !literal && !user) b->byte_id[(uint8_t)*bytes.p] = id;
         int byte = !b->byte_level && b->byte_fallback ? ig_byte_of_name(name) : -1;
-        if (byte >= 0) b->byte_id[byte] = id;
+        if (byte >= 0 && !ig_is_special_type(b->type[id])) b->byte_id[byte] = id;
         if (byte < 0 && !b->byte_level && b->type[id] == IG_TYPE_BYTE)
             return ig_fail(err, IG_EFORMAT, "tokenizer.ggml.tokens[%u] \"%.*s\" is no byte's name",
                            id, (int)(name.n < 64 ? name.n : 64), name.p);

@@ -211,6 +211,22 @@ TEST(control_tokens_match_only_when_asked_and_user_defined_ones_always) {
     ig_tokenizer_free(t);
 }
 
+TEST(merges_and_bytes_never_give_a_control_token) {
+    struct small s;
+    small_fill(&s);
+    s.type[AB] = IG_TYPE_CONTROL;
+    ig_tokenizer *t = small_make(&s);
+    GIVES(t, "ab", plain_text, 'a', 'b');
+    GIVES(t, "abc", plain_text, ABC); /* by way of bc */
+    GIVES(t, "ab", with_special, AB);
+    ig_tokenizer_free(t);
+    small_fill(&s);
+    s.type[ABC] = IG_TYPE_UNKNOWN;
+    t = small_make(&s);
+    GIVES(t, "abc", plain_text, 'a', BC);
+    ig_tokenizer_free(t);
+}
+
 TEST(a_control_token_that_touches_a_plain_range_is_text) {
     struct small s;
     small_fill(&s);
@@ -490,6 +506,19 @@ TEST(gemma4_merges_characters_line_by_line_and_runs_of_line_ends_are_tokens) {
     GIVES(t, "<bos>a", bos, G_BOS, G_A);
     GIVES(t, "a", bos, G_BOS, G_A);
     CHECK(ig_slice_eq_str(ig_tokenizer_bytes(t, G_MARK_A), " a"));
+    ig_tokenizer_free(t);
+}
+
+TEST(a_byte_whose_token_is_a_control_token_has_none) {
+    struct small s;
+    float score[13];
+    scored_fill(&s, score);
+    ig_tokenizer *t = small_make(&s);
+    GIVES(t, "\xC3\xA9", plain_text, S_C3, S_A9);
+    ig_tokenizer_free(t);
+    s.type[S_C3] = IG_TYPE_CONTROL;
+    t = small_make(&s);
+    GIVES(t, "\xC3\xA9", plain_text, S_UNK);
     ig_tokenizer_free(t);
 }
 
