@@ -54,12 +54,14 @@ include $(B)/gen/layers.mk
 $(B)/gen/layers.mk: tools/layers.py
 	@mkdir -p $(@D) && python3 $< --make > $@
 
-# Kernel files fmt_*.c and loop_*.c are compiled once per header in kern/simd; tuned/<name>.<isa>.c once.
+# Kernel files fmt_*.c and loop_*.c are compiled once per header in kern/simd; tuned/<name>.<isa>.c once. A header
+# that says `// tuned files only` has no vector of its own to compile the former for.
 ARCH   := $(shell $(CC) -dumpmachine)
 ISAS   := $(filter-out %_common,$(basename $(notdir $(wildcard src/kern/simd/*.h))))
 ISAS   := $(filter-out $(if $(filter x86_64-%,$(ARCH)),,avx% sse% amx%) \
             $(if $(filter aarch64-%,$(ARCH)),,neon% sve%),$(ISAS))
 $(foreach i,$(ISAS),$(eval FLAGS_$(i) := $(shell sed -n '1s,^// flags: *,,p' src/kern/simd/$(i).h)))
+GENERIC := $(filter-out $(basename $(notdir $(shell grep -l '^// tuned files only' src/kern/simd/*.h))),$(ISAS))
 K_SRC  := $(basename $(notdir $(filter-out %_test.c,$(wildcard src/kern/fmt_*.c src/kern/loop_*.c))))
 TUNED  := $(foreach i,$(ISAS),$(basename $(notdir $(wildcard src/kern/tuned/*.$(i).c))))
 
@@ -72,7 +74,7 @@ objects  = $(patsubst src/%.c,$(B)/%.o,$(1))
 KERNELS := $(K_SRC:%=src/kern/%.c)
 plain    = $(filter-out %_test.c $(MAINS) $(KERNELS),$(wildcard src/$(1)/*.c))
 $(foreach f,$(FOLDERS),$(eval OBJ_$(f) := $(call objects,$(call plain,$(f)))))
-K_OBJ   := $(foreach i,$(ISAS),$(K_SRC:%=$(B)/kern/%.$(i).o)) $(TUNED:%=$(B)/kern/tuned/%.o)
+K_OBJ   := $(foreach i,$(GENERIC),$(K_SRC:%=$(B)/kern/%.$(i).o)) $(TUNED:%=$(B)/kern/tuned/%.o)
 OBJ_kern += $(K_OBJ)
 OBJ_file += $(if $(YYJSON),$(B)/third/yyjson.o)
 OBJ_text += $(GUIDE)
@@ -162,7 +164,7 @@ $(B)/gen/flags: FORCE
 $(B)/gen/sources: FORCE
 	$(call listed,$(wildcard src/*/*.c src/kern/*/*.c) $(LIBS))
 $(B)/gen/kern_list.h: FORCE
-	$(call listed,$(foreach i,$(ISAS),$(K_SRC:%='KERN_FILE(%, $(i))') \
+	$(call listed,$(foreach i,$(GENERIC),$(K_SRC:%='KERN_FILE(%, $(i))')) $(foreach i,$(ISAS),\
 	  $(patsubst %.$(i),'KERN_FILE(%, $(i))',$(filter %.$(i),$(TUNED)))))
 $(B)/gen/family_list.h: FORCE
 	$(call listed,$(patsubst src/model/family_%.c,'FAMILY_FILE(%)',$(wildcard src/model/family_*.c)))
@@ -270,7 +272,7 @@ install: $(B)/ingle
 entry = {"directory":"$(CURDIR)","file":"$(1)","command":"$(COMPILE) $(2) $(CFLAGS) -c $(1)"},
 compile_commands.json: FORCE
 	$(file >$@.new,[$(foreach s,$(filter-out $(KERNELS),$(wildcard src/*/*.c)),$(call entry,$(s),$(OPT))))
-	$(foreach i,$(ISAS),$(foreach s,$(KERNELS) $(wildcard src/kern/tuned/*.$(i).c),\
+	$(foreach i,$(ISAS),$(foreach s,$(if $(filter $(i),$(GENERIC)),$(KERNELS)) $(wildcard src/kern/tuned/*.$(i).c),\
 	  $(file >>$@.new,$(call entry,$(s),$(call k_flags,$(i))))))
 	$(file >>$@.new,{}])
 	@mv $@.new $@
