@@ -91,8 +91,8 @@ RUN_TESTS      = $(foreach t,$(abspath $(TEST_PROGRAMS) $(CHECK_KERN)),'$(EMU) $
                  $(foreach f,$(FUZZ),'$(EMU) $(abspath $(B))/fuzz_$(f) tests/fuzz/corpus-$(f)') \
                  $(if $(SAN)$(EMU),,'$(abspath $(TORTURE)) $(B)/tiny --sample')
 
-.PHONY: all tests check check-full check-clang check-asan check-ubsan check-tsan check-arm64 check-templates \
-        check-tokenizers check-kill check-torture run-tests fuzz fuzz-run \
+.PHONY: all tests check check-full check-clang check-asan check-ubsan check-tsan check-arm64 check-wide \
+        check-templates check-tokenizers check-kill check-torture run-tests fuzz fuzz-run \
         bench bench-kern layers tidy install clean help FORCE
 all: $(B)/ingle
 tests: $(TEST_PROGRAMS) $(CHECK_KERN) $(B)/check_speed $(FUZZERS) $(if $(SAN)$(EMU),,$(TORTURE))
@@ -103,6 +103,11 @@ LINK = $(Q)echo "  LD   $@"; \
 $(B)/ingle: $(B)/app/main.o $(call linked,app) $(B)/gen/sources
 	$(LINK)
 $(B)/check_kern $(B)/check_speed: $(B)/%: $(B)/kern/%.o $(call linked,kern) $(B)/gen/sources
+	$(LINK)
+# check_kern with the kernels of the wider instruction sets made out of AVX2 by a header of tests/wide: check-wide.
+WIDE_OBJ := $(foreach i,$(filter-out $(GENERIC),$(ISAS)),$(filter %.$(i),$(TUNED)))
+$(B)/check_wide: $(B)/kern/check_kern.o $(filter-out $(WIDE_OBJ:%=$(B)/kern/tuned/%.o),$(call linked,kern)) \
+                 $(WIDE_OBJ:%=$(B)/wide/%.o) $(B)/gen/sources
 	$(LINK)
 define test_rule
 $(B)/test_$(1): $(call objects,$(wildcard src/$(1)/*_test.c)) $(B)/base/test.o $(call linked,$(1)) \
@@ -144,6 +149,9 @@ $(B)/kern/tuned/%.$(1).o: src/kern/tuned/%.$(1).c $(B)/gen/flags
 	$$(call compile,$(call k_flags,$(1)))
 endef
 $(foreach i,$(ISAS),$(eval $(call kern_rule,$(i))))
+isa_of = $(lastword $(subst ., ,$(1)))
+$(B)/wide/%.o: src/kern/tuned/%.c $(B)/gen/flags
+	$(call compile,-O1 $(FLAGS_avx2) -include tests/wide/halves.h -DIG_ISA=$(call isa_of,$*))
 
 # Headers that are made must be there before the first compile; after it the .d files know who needs them.
 ifdef YYJSON
@@ -153,7 +161,7 @@ endif
 $(call objects,src/kern/registry.c src/kern/check_kern.c): | $(B)/gen/kern_list.h
 $(call objects,$(wildcard src/model/*.c)): | $(B)/gen/family_list.h
 $(call objects,$(wildcard src/serve/*.c)): | $(B)/gen/page.h
--include $(patsubst %.o,%.d,$(filter %.o,$(foreach f,$(FOLDERS),$(OBJ_$(f)))) \
+-include $(patsubst %.o,%.d,$(filter %.o,$(foreach f,$(FOLDERS),$(OBJ_$(f)))) $(WIDE_OBJ:%=$(B)/wide/%.d) \
          $(call objects,$(MAINS) $(wildcard src/*/*_test.c)))
 
 # A made list is looked at on every build (a deleted file must leave it too) and replaced only when different.
@@ -198,8 +206,8 @@ check: tests all
 	  'python3 tools/tidy.py --self-test' 'python3 tools/tidy.py --objects $(B)' $(RUN_TESTS)
 run-tests: tests
 	$(Q)sh tools/tally.sh "$(notdir $(B))" $(RUN_TESTS)
-check-full: check check-torture check-clang check-asan check-ubsan check-tsan check-arm64 check-templates \
-            check-tokenizers check-kill
+check-full: check check-torture check-clang check-asan check-ubsan check-tsan check-arm64 check-wide \
+            check-templates check-tokenizers check-kill
 # Every place, and the sweeps; `check` does a part of them.
 check-torture: $(TORTURE)
 	$(Q)sh tools/tally.sh "$@" '$(abspath $(TORTURE)) $(B)/tiny'
@@ -241,6 +249,9 @@ check-arm64:
 	  RUSTC=/usr/bin/rustc RUSTFLAGS="--sysroot $(SYS)/rust" IG_CARGO=/usr/bin/cargo \
 	  $(MAKE) run-tests B=$(ARM64) D=$(ARM64) SAN= CC="aarch64-linux-gnu-gcc --sysroot=$(SYS)/root" \
 	  TRIPLE=aarch64-unknown-linux-gnu EMU=qemu-aarch64
+# The kernels for AVX-512, its VNNI and AVX-VNNI on a machine with AVX2: one that has them runs the real ones in check.
+check-wide: $(B)/check_wide
+	$(Q)sh tools/tally.sh "$@" '$(abspath $(B))/check_wide'
 # Each door for MINUTES with clang's fuzzer; FUZZ="gguf json" names some. A crash is kept beside the program, for a
 # corpus and a fix; so is what was learnt, for the next run.
 MINUTES ?= 1
@@ -292,6 +303,7 @@ help:
 ## check-torture   every allocation and every call on a file fails once; `check` does a sample
 ## check-asan   unit tests and kernels under AddressSanitizer; -ubsan, -tsan likewise
 ## check-arm64  unit tests and kernels for 64-bit ARM under qemu
+## check-wide   kernels for AVX-512 and VNNI, their instructions made out of AVX2's
 ## fuzz         every tests/fuzz/fuzz_*.c for MINUTES (1) each, with clang; FUZZ="gguf json": these
 ## bench        ingle bench MODEL=path
 ## bench-kern   time kernels: GMAC/s, cycles, share of peak; KERN="--all q4_1": also those not chosen; CSV=1

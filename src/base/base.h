@@ -154,13 +154,13 @@ enum {
     IG_CPU_FMA = 1 << 1,
     IG_CPU_F16C = 1 << 2,
     IG_CPU_AVX512 = 1 << 3,      /* F, BW, VL, DQ and the system saves the registers */
-    IG_CPU_AVX512_VNNI = 1 << 4,
-    IG_CPU_AVX_VNNI = 1 << 5,
+    IG_CPU_AVX512_VNNI = 1 << 4, /* in zmm; found only beside AVX512 */
+    IG_CPU_AVX_VNNI = 1 << 5,    /* in ymm, of its own: the VEX form */
     IG_CPU_NEON = 1 << 6,
     IG_CPU_NEON_DOTPROD = 1 << 7,
 };
 
-/* From cpuid and xgetbv, then cut down by INGLE_CPU=scalar|avx2|avx512|neon|native (tests). */
+/* From cpuid and xgetbv, then cut down by INGLE_CPU=scalar|avx2|avxvnni|avx512|avx512vnni|neon|native. */
 uint32_t ig_cpu_features(void);
 /* Cores this process may use: affinity mask and cgroup v2 cpu.max, at least 1. */
 int ig_cpu_count(void);

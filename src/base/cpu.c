@@ -97,7 +97,12 @@ bool ig_cpu_mask_from(const char *name, uint32_t *out) {
     static const struct {
         const char *name;
         uint32_t mask;
-    } masks[] = {{"scalar", 0}, {"avx2", AVX2}, {"avx512", AVX2 | IG_CPU_AVX512}, {"neon", IG_CPU_NEON},
+    } masks[] = {{"scalar", 0},
+                 {"avx2", AVX2},
+                 {"avxvnni", AVX2 | IG_CPU_AVX_VNNI},
+                 {"avx512", AVX2 | IG_CPU_AVX512},
+                 {"avx512vnni", AVX2 | IG_CPU_AVX512 | IG_CPU_AVX512_VNNI},
+                 {"neon", IG_CPU_NEON},
                  {"native", UINT32_MAX}};
 
     for (size_t i = 0; i < sizeof masks / sizeof *masks; i++) {
@@ -112,7 +117,8 @@ static void find_features(void) {
     const char *want = getenv("INGLE_CPU");
     uint32_t mask = UINT32_MAX;
     if (want && *want && !ig_cpu_mask_from(want, &mask))
-        ig_log(IG_LOG_WARN, "cpu_mask_unknown INGLE_CPU=%s known=scalar,avx2,avx512,neon,native used=native",
+        ig_log(IG_LOG_WARN,
+               "cpu_mask_unknown INGLE_CPU=%s known=scalar,avx2,avxvnni,avx512,avx512vnni,neon,native used=native",
                want);
     features = detect() & mask;
 }

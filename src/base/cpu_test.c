@@ -43,7 +43,9 @@ TEST(each_word_of_the_mask_is_known_and_no_other) {
     uint32_t mask = 7;
     CHECK(ig_cpu_mask_from("scalar", &mask) && mask == 0);
     CHECK(ig_cpu_mask_from("avx2", &mask) && mask == avx2);
+    CHECK(ig_cpu_mask_from("avxvnni", &mask) && mask == (avx2 | IG_CPU_AVX_VNNI));
     CHECK(ig_cpu_mask_from("avx512", &mask) && mask == (avx2 | IG_CPU_AVX512));
+    CHECK(ig_cpu_mask_from("avx512vnni", &mask) && mask == (avx2 | IG_CPU_AVX512 | IG_CPU_AVX512_VNNI));
     CHECK(ig_cpu_mask_from("neon", &mask) && mask == IG_CPU_NEON);
     CHECK(ig_cpu_mask_from("native", &mask) && mask == UINT32_MAX);
     mask = 7;

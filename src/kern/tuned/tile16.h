@@ -57,11 +57,19 @@ INLINE ints dot_shorts(ints sum, ints codes, int q) { return _mm512_dpwssd_epi32
 INLINE ints widened(ints sum) { return sum; }
 #else
 enum { NARROW = 1 };
+/* Pins a sum where it is, as PIN does: without it compilers move the products up and spill them. */
+#ifndef PIN16
+#define PIN16(a) __asm__ volatile("" : "+v"(a))
+#endif
 INLINE ints dot_bytes(ints sum, ints codes, int q) {
-    return _mm512_add_epi16(sum, _mm512_maddubs_epi16(codes, _mm512_set1_epi32(q)));
+    sum = _mm512_add_epi16(sum, _mm512_maddubs_epi16(codes, _mm512_set1_epi32(q)));
+    PIN16(sum);
+    return sum;
 }
 INLINE ints dot_shorts(ints sum, ints codes, int q) {
-    return _mm512_add_epi32(sum, _mm512_madd_epi16(codes, _mm512_set1_epi32(q)));
+    sum = _mm512_add_epi32(sum, _mm512_madd_epi16(codes, _mm512_set1_epi32(q)));
+    PIN16(sum);
+    return sum;
 }
 INLINE ints widened(ints sum) { return _mm512_madd_epi16(sum, _mm512_set1_epi16(1)); }
 #endif
