@@ -27,6 +27,7 @@ enum {
     THREADS_MAX = 1024,
     SPIN_NS = 60000,         /* how long to look before sleeping; a futex wake costs about 40 us */
     TAKE = 4,                /* a chunk is this part of what is left of a share */
+    NEIGHBOURS = 8,          /* whose shares a worker looks at: with many threads all would cost more than it finds */
 };
 
 /* A slot's word in run r: 2r = open, 2r + 1 = its worker is at it, 2r + 2 = done. A slot's share of the rows is taken
@@ -111,11 +112,12 @@ static void deal(ig_pool *p, int n, int grain) {
     }
 }
 
-/* The thread's own share, then what is left of the others'. The chunk is reckoned from a look at what is left; another
- * may take meanwhile, then it begins later. */
+/* The thread's own share, then what is left of the others': of all for the caller, which goes on only when nothing is
+ * left. The chunk is reckoned from a look at what is left; another may take meanwhile, then it begins later. */
 static void run_shares(ig_pool *p, int thread) {
     const job *j = &p->job;
-    for (int i = 0; i < p->n_threads; i++) {
+    const int n_shares = thread == 0 || p->n_threads <= NEIGHBOURS ? p->n_threads : NEIGHBOURS + 1;
+    for (int i = 0; i < n_shares; i++) {
         slot *s = &p->slots[(thread + i) % p->n_threads];
         int64_t at = atomic_load_explicit(&s->next, memory_order_relaxed);
         while (at < s->end) {

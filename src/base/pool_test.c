@@ -41,7 +41,7 @@ static void check_run(ig_pool *p, int n, int grain) {
 
 TEST(every_row_runs_once_for_any_count_grain_and_number_of_threads) {
     static const int sizes[] = {0, 1, 2, 3, 7, 64, 65, 1000, ROWS_MAX}, grains[] = {1, 2, 8, 63, 5000};
-    for (int n_threads = 1; n_threads <= 9; n_threads++) {
+    for (int n_threads = 1; n_threads <= 20; n_threads += n_threads < 9 ? 1 : 11) { /* 20: not all see all shares */
         ig_pool *p;
         if (!CHECK(ig_pool_make(&p, n_threads, NULL) == IG_OK)) return;
         CHECK(ig_pool_threads(p) == n_threads);
