@@ -2,10 +2,11 @@
  * 16 columns in registers (loop_attention.c has the definition). f16 blocks are widened once into scratch
  * when enough queries use them, and in registers otherwise. */
 #include "kern/simd.h"
+#include "kern/tuned/like_tiles.h"
 
 #include <string.h>
 
-enum { WIDEN_FROM_QUERIES = 12, TOP_ROWS = 6 };
+enum { WIDEN_FROM_QUERIES = 12 };
 #define INLINE static inline __attribute__((always_inline))
 #define ROWS(X) X(0) X(1) X(2) X(3) X(4) X(5)
 
@@ -81,10 +82,9 @@ INLINE void product_32(float *c, size_t ldc, const float *a, size_t lda, const v
 #undef FEW_ROWS
 }
 
-/* C[m][n_cols] (+)= A[m][kk] B[kk][n_cols]; n_cols a multiple of 16. The rows go in the fewest tiles, of like heights. */
+/* C[m][n_cols] (+)= A[m][kk] B[kk][n_cols]; n_cols a multiple of 16. */
 INLINE void product(float *c, size_t ldc, const float *a, size_t lda, const void *b, size_t ldb, int m,
                     int n_cols, int kk, const bool f16, const bool add) {
-    const int n_tiles = (m + TOP_ROWS - 1) / TOP_ROWS;
     int j = 0;
     for (; m <= 3 && j + 32 <= n_cols; j += 32) {
         const void *bj = f16 ? (const void *)((const uint16_t *)b + j) : (const void *)((const float *)b + j);
@@ -94,16 +94,10 @@ INLINE void product(float *c, size_t ldc, const float *a, size_t lda, const void
     }
     for (; j < n_cols; j += 16) {
         const void *bj = f16 ? (const void *)((const uint16_t *)b + j) : (const void *)((const float *)b + j);
-        for (int t = 0, r = 0; t < n_tiles; t++) {
-            const int n = m * (t + 1) / n_tiles - r;
-#define TILE(rows)                                                                                          \
-    case rows:                                                                                              \
-        product_16(c + (size_t)r * ldc + j, ldc, a + (size_t)r * lda, lda, bj, ldb, kk, rows, f16, add);    \
-        break;
-            switch (n) { TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6) }
+#define TILE(r, n) \
+    product_16(c + (size_t)(r) * ldc + j, ldc, a + (size_t)(r) * lda, lda, bj, ldb, kk, n, f16, add)
+        IN_LIKE_TILES(m, TILE);
 #undef TILE
-            r += n;
-        }
     }
 }
 

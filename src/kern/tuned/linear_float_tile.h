@@ -6,10 +6,11 @@
 #define IG_LINEAR_FLOAT_TILE_H
 
 #include "kern/simd.h"
+#include "kern/tuned/like_tiles.h"
 
 #define INLINE static inline __attribute__((always_inline))
 enum { F32, F16, BF16 };
-enum { AHEAD_BYTES = 1024, TOP_ROWS = 6 };
+enum { AHEAD_BYTES = 1024 };
 #define ROWS(X) X(0) X(1) X(2) X(3) X(4) X(5)
 
 INLINE size_t value_bytes(const int kind) { return kind == F32 ? 4 : 2; }
@@ -45,22 +46,14 @@ INLINE void rows_tile(float *tile, const uint8_t *w, const ig_act *x, int row, i
 #undef X
 }
 
-/* m rows as the fewest tiles, of like heights: 8 go as 4 and 4, and hardly a tile is too low to hide the latency. The
- * first streams the panel, the others find it in the cache. */
+/* The first tile streams the panel, the others find it in the cache. */
 INLINE void linear(float *tile, const uint8_t *panel, const ig_act *x, int row, int m, int n_cols,
                    const int kind) {
-    const int n_tiles = (m + TOP_ROWS - 1) / TOP_ROWS;
-    for (int t = 0, r = 0; t < n_tiles; t++) {
-        const int n = m * (t + 1) / n_tiles - r;
-#define TILE(rows)                                                                                       \
-    case rows:                                                                                           \
-        if (t == 0) rows_tile(tile, panel, x, row, n_cols, rows, kind, true);                            \
-        else rows_tile(tile + r * 16, panel, x, row + r, n_cols, rows, kind, false);                     \
-        break;
-        switch (n) { TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6) }
+#define TILE(r, n)                                                                  \
+    if ((r) == 0) rows_tile(tile, panel, x, row, n_cols, n, kind, true);            \
+    else rows_tile(tile + (r) * 16, panel, x, row + (r), n_cols, n, kind, false)
+    IN_LIKE_TILES(m, TILE);
 #undef TILE
-        r += n;
-    }
 }
 
 #define KERN(fmt, kind)                                                                              \
