@@ -24,7 +24,7 @@ Q := $(if $(V),,@)
 
 # No contraction and no fast-math anywhere, and -m flags for kernel files only: a number's bits come from the
 # source alone. Kernels get -O3.
-WARN   := -std=gnu11 -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla
+WARN   := -std=gnu11 -Wall -Wextra -Werror -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wvla
 BASE   := -g -ffp-contract=off -D_GNU_SOURCE -Isrc -I$(B)
 SANF   := $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer -Wno-error)
 OPT    := $(if $(SAN),-O1,-O2)

@@ -83,6 +83,7 @@ typedef struct ig_option {
     ig_option_kind kind;
     void *to;
     double min, max;
+    int step;          /* of an int: multiples of it only; 0: any */
     double bare;       /* of a size: what a number without a suffix counts; 0: bytes */
     const char *value; /* what --help calls the value: "N"; NULL for a bool */
     const char *help;

@@ -89,6 +89,7 @@ typedef struct ig_bench_seen {
 typedef struct ig_bench_watch {
     ig_bench_profile *to;
     const ig_model_config *config;
+    ig_kv_kind kv_kind;
     /* of the forward that runs; from the last layer's attention on only the wanted rows are left */
     int n_rows, n_want, n_attentions;
     ig_bench_seen all, wanted;
@@ -177,6 +178,7 @@ typedef struct ig_bench_report {
     const ig_bench_wish *wish;
     char model[128];
     uint64_t n_params, weights_bytes, decode_bytes;
+    int kv_bits;
     char family[32];
     ig_bench_text isa;
     ig_bench_kernels kernels;

@@ -218,7 +218,8 @@ static ig_status run_once(ig_bench *b, const ig_bench_row *row, uint64_t *ns, ig
     for (int i = 0; i < row->n_seqs && !st; i++)
         st = prefills ? open_seq(b, i, err) : open_context(b, i, row->n_context, err);
     if (!st && row->profile) {
-        b->watch = (ig_bench_watch){.to = row->profile, .config = b->config};
+        b->watch = (ig_bench_watch){
+            .to = row->profile, .config = b->config, .kv_kind = b->shape.group[0].kind};
         ig_model_watch(b->model, ig_bench_watch_op, &b->watch);
         row->profile->n_passes += prefills ? 1 : (uint64_t)row->n_tokens;
     }

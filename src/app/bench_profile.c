@@ -61,7 +61,8 @@ static void add_attention(ig_bench_watch *w) {
     const ig_bench_seen *seen = w->n_attentions < c->n_layers ? &w->all : &w->wanted;
     if (windowed) w->now.name = "attention, window";
     w->now.macs = 2.0 * c->n_heads * c->head_dim * seen->rows[windowed];
-    w->now.bytes = 4.0 * c->n_kv_heads * c->head_dim * seen->seqs[windowed]; /* K and V in f16 */
+    w->now.bytes = 2.0 * c->n_kv_heads * (double)ig_kv_part_bytes(w->kv_kind, c->head_dim) / IG_KV_BLOCK_TOKENS *
+                   seen->seqs[windowed];
 }
 
 void ig_bench_watch_op(void *ud, const char *op, const ig_kern *k, const ig_weight *weight) {

@@ -44,6 +44,11 @@ static bool set_int(const ig_option *o, const char *label, const char *text) {
     if (end == text || *end || isspace((unsigned char)*text)) return bad_value(label, text, "a whole number");
     if (errno == ERANGE || v < INT_MIN || v > INT_MAX || (double)v < o->min || (double)v > o->max)
         return out_of_bounds(label, text, o);
+    if (o->step && v % o->step) {
+        ig_app_say(IG_EXIT_USAGE, "%s is %.80s; it wants a multiple of %d, limit %.15g..%.15g", label, text, o->step,
+                   o->min, o->max);
+        return false;
+    }
     *(int *)o->to = (int)v;
     return true;
 }

@@ -15,6 +15,7 @@ static const char MODEL[] = "models/SmolLM2-135M-Instruct.Q4_1.gguf";
 
 static const char GEMMA[] = "models/gemma-3-270m-q4_k_m.gguf";
 
+static ig_kv_kind kv_kind; /* of the models that are opened from now on */
 static ig_pool *pool;
 static ig_model *model;
 static ig_engine *engine;
@@ -41,7 +42,7 @@ static bool open_file(const char *path, int n_threads, uint32_t cpu) {
     ig_snapshot *folder = NULL;
     ig_status st = access(path, X_OK) == 0 ? ig_snapshot_open(&folder, path, &err) : ig_gguf_open(&g, path, &err);
     if (!st) st = ig_pool_make(&pool, n_threads, &err);
-    const ig_model_options o = {.pool = pool, .cpu = cpu};
+    const ig_model_options o = {.pool = pool, .cpu = cpu, .kv_kind = kv_kind};
     if (!st) st = ig_model_open(&model, (ig_checkpoint){g, folder}, &o, &err);
     ig_gguf_close(g);
     ig_snapshot_close(folder);
@@ -503,8 +504,10 @@ static void check_bits(int n, int n_blocks, int n_ctx, int window) {
         const int g = windowed_group(), from = job->seq->n_tokens, at = inside ? from - 5 : from - window;
         const ig_kv_group of = engine->model.kv.group[g];
         ig_assert(at / 64 >= job->seq->first[g]);
-        uint16_t *k = ig_kv_at(engine->kv, job->seq->block[g][at / 64], (ig_kv_layer){g, 0}, 0);
-        k[of.head_dim * IG_KV_BLOCK_TOKENS + at % 64 * of.head_dim + 3] ^= 1u << 9;
+        uint8_t *k = ig_kv_at(engine->kv, job->seq->block[g][at / 64], (ig_kv_layer){g, 0}, 0);
+        const int byte = at % 64 * of.head_dim + 3; /* of a value: bit 9 of its f16, or bit 6 of its code */
+        if (of.kind == IG_KV_8) k[ig_kv_part_bytes(of.kind, of.head_dim) + (size_t)byte] ^= 1u << 6;
+        else k[ig_kv_part_bytes(of.kind, of.head_dim) + 2 * (size_t)byte + 1] ^= 1u << 1;
         end_job(job);
         CHECK_MSG(same_logits(logits, long_logits, LONG_LAST) == !inside, "position %d of %d", at, from);
         free(logits);
@@ -549,6 +552,15 @@ TEST(a_model_with_windows_gives_the_same_bits_however_it_is_run) {
     const char *path = write_tiny_gemma();
     if (!path) return;
     runs_are_exact(path, 333, 96);
+    remove(path);
+}
+
+TEST(keys_and_values_of_8_bits_give_the_same_bits_however_they_are_run) {
+    const char *path = write_tiny_gemma();
+    if (!path) return;
+    kv_kind = IG_KV_8;
+    runs_are_exact(path, 333, 96);
+    kv_kind = IG_KV_F16;
     remove(path);
 }
 

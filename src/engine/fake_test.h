@@ -19,8 +19,8 @@ int ig_test_watched_mallocs(void); /* since the last call */
 
 enum { V = 96, EOS = 0, FAULT = V - 2, POISON = V - 1, N_PLAIN = V - 2 };
 
-static const ig_kv_shape FAKE_KV = {1, {{1, 1, 8, 0}}};
-static const ig_kv_shape FAKE_KV_WINDOW = {2, {{3, 1, 8, 96}, {1, 1, 8, 0}}};
+static const ig_kv_shape FAKE_KV = {1, {{1, 1, 8, 0, IG_KV_F16}}};
+static const ig_kv_shape FAKE_KV_WINDOW = {2, {{3, 1, 8, 96, IG_KV_F16}, {1, 1, 8, 0, IG_KV_F16}}};
 
 typedef struct fake {
     _Atomic uint64_t *clock; /* moved on by a step; or NULL */
@@ -43,8 +43,8 @@ static inline void fake_logits(float *out, uint64_t hash) {
 }
 
 static inline uint16_t *fake_at(const ig_kv_pool *kv, const ig_kv_seq *s, int g, int pos, int d) {
-    return ig_kv_at(kv, s->block[g][pos / IG_KV_BLOCK_TOKENS], (ig_kv_layer){g, 0}, 0) +
-           d * IG_KV_BLOCK_TOKENS + pos % IG_KV_BLOCK_TOKENS;
+    uint16_t *k = ig_kv_at(kv, s->block[g][pos / IG_KV_BLOCK_TOKENS], (ig_kv_layer){g, 0}, 0);
+    return k + d * IG_KV_BLOCK_TOKENS + pos % IG_KV_BLOCK_TOKENS;
 }
 
 /* The token at a position; UINT32_MAX when the row holds a NaN or another position's number. */

@@ -223,8 +223,8 @@ static void check_row(const ig_kern *k) {
         guarded y = guard(bytes), z = guard(bytes);
         memset(y.p, 0, bytes), memset(z.p, 0, bytes);
         if (!run_row(k, y.p, x, w, n) || !run_row(ref, z.p, x, w, n)) same = false; /* nobody checks it */
-        if (k->op == IG_KERN_TO_F16 || quants) {
-            if (kind < 2 && memcmp(y.p, z.p, bytes)) same = false;
+        if (k->op == IG_KERN_TO_F16 || k->op == IG_KERN_TO_KV8 || quants) {
+            if ((kind < 2 || k->op == IG_KERN_TO_KV8) && memcmp(y.p, z.p, bytes)) same = false;
             if (quants && !equal_or_nan((float *)(void *)y.p + n, (float *)(void *)z.p + n, n / 32))
                 same = false;
         } else if (!equal_or_nan((float *)(void *)y.p, (float *)(void *)z.p, (int)(bytes / 4)))
@@ -251,9 +251,18 @@ static void check_argmax(const ig_kern *k) {
     result(ok, k->name, "wrong index, or a broken row was not noticed");
 }
 
-static double key_value(keys k, int block, size_t i) {
-    const void *p = k.block[block];
-    return k.f32 ? (double)((const float *)p)[i] : (double)ig_f16_to_f32(((const uint16_t *)p)[i]);
+/* Value i of a part, whose scale is number `group` of those of the position. */
+static double kept_value(keys k, const uint8_t *part, size_t i, int group, int at) {
+    if (k.kind == IG_KV_F32) return (double)((const float *)(const void *)part)[i];
+    if (k.kind == IG_KV_F16) return (double)ig_f16_to_f32(((const uint16_t *)(const void *)part)[i]);
+    return (double)((const int8_t *)part)[i] * (double)ig_f16_to_f32(ig_kv_scales(part, k.n_d)[group * 64 + at]);
+}
+static double key_at(keys k, int key, int d) {
+    return kept_value(k, k.block[key / 64], (size_t)(d * 64 + key % 64), d % (k.n_d / 2) / 8, key % 64);
+}
+static double value_at(keys k, int key, int d) {
+    const uint8_t *part = (const uint8_t *)k.block[key / 64] + ig_kv_part_bytes(k.kind, k.n_d);
+    return kept_value(k, part, (size_t)(key % 64 * k.n_d + d), d / IG_KV_GROUP, key % 64);
 }
 /* One query in double: out[n_out] and the log of the softmax's sum. */
 static double attention64(double *out, int n_out, const float *q, int pos, int window, double cap, int n_d,
@@ -264,7 +273,7 @@ static double attention64(double *out, int n_out, const float *q, int pos, int w
         for (int key = from; key <= pos; key++) {
             double sc = 0;
             for (int c = 0; c < n_d; c++)
-                sc += (double)q[c] * key_value(kv, key / 64, (size_t)(c * 64 + key % 64));
+                sc += (double)q[c] * key_at(kv, key, c);
             if (cap > 0) sc = cap * tanh(sc / cap);
             if (pass == 0) {
                 top = sc > top ? sc : top;
@@ -272,7 +281,7 @@ static double attention64(double *out, int n_out, const float *q, int pos, int w
             }
             sum += exp(sc - top);
             for (int d = 0; d < n_out; d++)
-                out[d] += exp(sc - top) * key_value(kv, key / 64, (size_t)(64 * n_d + key % 64 * n_d + d));
+                out[d] += exp(sc - top) * value_at(kv, key, d);
         }
     for (int d = 0; d < n_out; d++) out[d] /= sum;
     return top + log(sum);
@@ -288,7 +297,8 @@ static void check_attention(const ig_kern *k) {
         if (round % 20 == 7) n_d = 256;
         const int window = round % 3 ? 0 : 1 + (int)(rnd() % (round % 2 ? 40 : 700));
         const float cap = round % 5 == 1 ? 0.3f + 6.0f * fabsf(bell()) : 0.0f; /* some saturate */
-        keys kv = random_keys((start + n_q) / 64 + 1, n_d, round % 4 == 2);
+        static const ig_kv_kind kinds[] = {IG_KV_F16, IG_KV_8, IG_KV_F32, IG_KV_F16, IG_KV_8, IG_KV_8, IG_KV_F32};
+        keys kv = random_keys((start + n_q) / 64 + 1, n_d, kinds[round % 7]);
         int *pos = malloc((size_t)n_q * sizeof *pos);
         for (int i = 0; i < n_q; i++) pos[i] = start + (round % 2 ? i : i / 3);
         size_t n = (size_t)n_q * (size_t)n_d;
@@ -302,7 +312,7 @@ static void check_attention(const ig_kern *k) {
                                .head_dim = n_d,
                                .window = window,
                                .softcap = cap,
-                               .f32 = kv.f32,
+                               .kind = kv.kind,
                                .block = kv.block,
                                .lse = lse,
                                .scratch = (float *)(void *)s.p};
@@ -341,7 +351,7 @@ static void check_attention(const ig_kern *k) {
             int from = pos[i] - window + 1;
             for (int b = 0; b < from / 64; b++) kv.block[b] = NULL;
             size_t at = (size_t)(64 * n_d + (from % 64 - 1) * n_d); /* the value just before the window */
-            if (from % 64 > 0 && kv.f32) ((float *)(void *)(uintptr_t)kv.block[from / 64])[at] = 1e6f;
+            if (from % 64 > 0 && kv.kind == IG_KV_F32) ((float *)(void *)(uintptr_t)kv.block[from / 64])[at] = 1e6f;
             k->fn.attention(&one);
             if (memcmp(z.p, y.p + (size_t)i * (size_t)n_d * 4, (size_t)n_d * 4)) sees = false;
         }
@@ -390,6 +400,34 @@ static void check_scalar_math(void) {
     result(e32, "exp.scalar", "relative error above 3e-7");
 }
 
+/* What keys and values of 8 bits are off by, from tiny to huge; and what is not finite shows in the scale. */
+static void check_kv8(void) {
+    const ig_kern *k = ig_kern_reference(IG_KERN_TO_KV8, NULL);
+    bool near = true, shows = true, notices = true;
+    for (int round = 0; round < 4000; round++) {
+        float x[IG_KV_GROUP], size = exp2f(uniform() * 24.0f - 4.0f), most = 0;
+        int8_t q[IG_KV_GROUP];
+        uint16_t scale;
+        for (int i = 0; i < IG_KV_GROUP; i++) x[i] = round == 0 ? 0.0f : bell() * size, most = fmaxf(most, fabsf(x[i]));
+        k->fn.to_kv8(q, &scale, x);
+        const float d = ig_f16_to_f32(scale);
+        if (scale != ig_f32_to_f16(most / 127.0f)) near = false;
+        for (int i = 0; i < IG_KV_GROUP; i++) {
+            const double off = fabs((double)d * q[i] - (double)x[i]), next = fabs((double)d * (q[i] + 1) - (double)x[i]);
+            const bool cut = fabsf(x[i]) > 127.0f * d && d > 0.0f; /* the scale was rounded down */
+            if (cut ? q[i] != (x[i] > 0 ? 127 : -127) : d > 0.0f && off > 0.50001 * (double)d) near = false;
+            if (d == 0.0f && (q[i] != 0 || most > 3.8e-6f)) near = false;
+            if (!cut && d > 0.0f && next < 0.49 * (double)d) notices = false; /* a code more is always further away */
+        }
+        x[round % IG_KV_GROUP] = round % 3 == 0 ? NAN : round % 3 == 1 ? -INFINITY : 9e6f;
+        k->fn.to_kv8(q, &scale, x);
+        for (int i = 0; i < IG_KV_GROUP; i++) shows = shows && q[i] == 0 && (scale & 0x7c00u) == 0x7c00u;
+    }
+    result(near, "to_kv8", "a value is off by more than half a step");
+    result(notices, "to_kv8", "the bound does not notice a code that is one more");
+    result(shows, "to_kv8", "what is not finite leaves a finite scale");
+}
+
 int main(void) {
     uint32_t cpu = ig_cpu_features();
     const ig_kern *k;
@@ -416,6 +454,7 @@ int main(void) {
             check_row(k);
     }
     check_scalar_math();
+    check_kv8();
     for (int op = 0; op < IG_KERN_N_OPS; op++) /* every cell has its scalar definition */
         for (int i = 0; (k = ig_kern_at(i)) != NULL; i++)
             if ((int)k->op == op && !ig_kern_reference(k->op, k->fmt))

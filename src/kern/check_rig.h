@@ -5,6 +5,7 @@
 
 #include "kern/kern.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -169,21 +170,28 @@ static inline guarded random_panel(const ig_fmt *f, int n_cols, uint8_t *rows, w
     return g;
 }
 
-/* Blocks of keys and values, f16 or f32. */
+/* Blocks of keys and values. */
 typedef struct keys {
     uint8_t *mem;
     const void **block;
-    bool f32;
+    ig_kv_kind kind;
+    int n_d;
 } keys;
-static inline keys random_keys(int n_blocks, int n_d, bool f32) {
-    const size_t n = 128 * (size_t)n_d, bytes = n * (f32 ? 4 : 2);
-    keys k = {aligned_alloc(64, (size_t)n_blocks * bytes), malloc((size_t)n_blocks * sizeof *k.block), f32};
-    for (size_t i = 0; i < (size_t)n_blocks * n; i++) {
-        float x = bell();
-        if (f32) ((float *)(void *)k.mem)[i] = x;
-        else ((uint16_t *)(void *)k.mem)[i] = ig_f32_to_f16(x);
+static inline keys random_keys(int n_blocks, int n_d, ig_kv_kind kind) {
+    const size_t n = 64 * (size_t)n_d, bytes = ig_kv_part_bytes(kind, n_d);
+    keys k = {aligned_alloc(64, 2 * (size_t)n_blocks * bytes), malloc((size_t)n_blocks * sizeof *k.block), kind, n_d};
+    for (int part = 0; part < 2 * n_blocks; part++) {
+        uint8_t *p = k.mem + (size_t)part * bytes;
+        for (size_t i = 0; i < n; i++) {
+            float x = bell();
+            if (kind == IG_KV_F32) ((float *)(void *)p)[i] = x;
+            else if (kind == IG_KV_F16) ((uint16_t *)(void *)p)[i] = ig_f32_to_f16(x);
+            else ((int8_t *)p)[i] = (int8_t)(fminf(fmaxf(x, -2.54f), 2.54f) * 50.0f);
+        }
+        for (size_t i = 0; i < n / IG_KV_GROUP && kind == IG_KV_8; i++)
+            ig_kv_scales(p, n_d)[i] = ig_f32_to_f16(0.02f * (1.0f + 0.5f * uniform()));
     }
-    for (int b = 0; b < n_blocks; b++) k.block[b] = k.mem + (size_t)b * bytes;
+    for (int b = 0; b < n_blocks; b++) k.block[b] = k.mem + 2 * (size_t)b * bytes;
     return k;
 }
 
@@ -200,6 +208,10 @@ static inline bool run_row(const ig_kern *k, uint8_t *out, const float *x, const
         break;
     case IG_KERN_EXP: k->fn.exp(y, x, n); break;
     case IG_KERN_TO_F16: k->fn.to_f16((uint16_t *)(void *)out, x, n); break;
+    case IG_KERN_TO_KV8: /* codes, and behind them the scales */
+        for (int i = 0; i + IG_KV_GROUP <= n; i += IG_KV_GROUP)
+            k->fn.to_kv8((int8_t *)out + i, (uint16_t *)(void *)(out + 2 * n + i / IG_KV_GROUP * 2), x + i);
+        break;
     case IG_KERN_QUANT: {
         size_t b = (size_t)n / 32;
         k->fn.quant((int8_t *)out, y + n, (int16_t *)(void *)(y + n + b), y + n + 2 * b, x, n);

@@ -273,24 +273,28 @@ static void bench_attention(const ig_kern *k) {
     enum { N_Q = 48, D = 64, CTX = 512 };
     static float q[N_Q * D], y[N_Q * D];
     static int pos[N_Q];
-    keys kv = random_keys(CTX / 64, D, false);
     float *s = aligned_alloc(64, (ig_attention_scratch_floats(N_Q, D) * 4 + 63) / 64 * 64);
     for (int i = 0; i < N_Q * D; i++) q[i] = bell();
     for (int i = 0; i < N_Q; i++) pos[i] = CTX - 1;
-    for (int n_q = 3; n_q <= N_Q; n_q += N_Q - 3) {
-        ig_attention_args a = {
-            .out = y, .q = q, .pos = pos, .n_q = n_q, .head_dim = D, .block = kv.block, .scratch = s};
-        line l = {.k = k, .s = 1e9, .macs = 2.0 * n_q * CTX * D, .act = IG_ACT_F32, .bytes = 4.0 * CTX * D};
+    for (int shape = 0; shape < 4; shape++) {
+        const int n_q = shape % 2 ? N_Q : 3;
+        const ig_kv_kind kind = shape < 2 ? IG_KV_F16 : IG_KV_8;
+        keys kv = random_keys(CTX / 64, D, kind);
+        ig_attention_args a = {.out = y, .q = q, .pos = pos, .n_q = n_q, .head_dim = D, .kind = kind,
+                               .block = kv.block, .scratch = s};
+        line l = {.k = k, .s = 1e9, .macs = 2.0 * n_q * CTX * D, .act = IG_ACT_F32,
+                  .bytes = (double)(CTX / 64 * 2 * ig_kv_part_bytes(kind, D))};
         for (int t = 0; t < (k->cpu_needs ? 200 : 2); t++) {
             const double t0 = cpu_s();
             k->fn.attention(&a);
             const double dt = cpu_s() - t0;
             if (dt < l.s) l.s = dt;
         }
-        snprintf(l.shape, sizeof l.shape, "%d queries; %d keys", n_q, CTX);
+        snprintf(l.shape, sizeof l.shape, "%d queries; %d keys%s", n_q, CTX, kind == IG_KV_8 ? ", 8 bits" : "");
         tell(&l);
+        free(kv.mem), free(kv.block);
     }
-    free(kv.mem), free(kv.block), free(s);
+    free(s);
 }
 
 /* Once over a row that stays in the cache. */

@@ -85,6 +85,7 @@ typedef enum ig_kern_op {
     IG_KERN_GEGLU,
     IG_KERN_ADD,
     IG_KERN_TO_F16,
+    IG_KERN_TO_KV8,
     IG_KERN_ATTENTION,
     IG_KERN_ATTENTION_JOIN,
     IG_KERN_EXP,
@@ -126,6 +127,9 @@ typedef void ig_geglu_fn(float *y, const float *gate, const float *up, int n);
 typedef void ig_add_fn(float *y, size_t y_row, const float *a, size_t a_row, const float *b, size_t b_row, int m,
                        int n);
 typedef void ig_to_f16_fn(uint16_t *y, const float *x, int n);
+/* IG_KV_GROUP values to codes of -127..127 and the f16 scale that they share. When one is not finite, or too large
+ * for such a scale, then neither is the scale, and the codes are 0. */
+typedef void ig_to_kv8_fn(int8_t *q, uint16_t *scale, const float *x);
 /* y[i] = exp(x[i]); 0 below -87.3, exp(88) above 88, NaN stays NaN. */
 typedef void ig_exp_fn(float *y, const float *x, int n);
 /* Index of the largest, the lowest on a tie; -1 when any is NaN or infinite above. */
@@ -172,10 +176,24 @@ typedef struct ig_softmax_state {
 } ig_softmax_state;
 typedef float ig_softmax_step_fn(float *l, int n, ig_softmax_state *s);
 
+/* What keys and values are kept in. 64 positions of one kv head are a part for K and then a part for V of
+ * ig_kv_part_bytes each: K [D][64], V [64][D]. Of KV8 a part is int8 codes so laid out and then f16 scales
+ * [D / 16][64], one for a position's 16 values that a panel of the weight gives: of K those of dimensions
+ * 8 g .. 8 g + 7 of either half (IG_ROWS_ROPE), of V those of 16 g .. 16 g + 15. A value is (float)code * scale. */
+typedef enum ig_kv_kind { IG_KV_F16, IG_KV_8, IG_KV_F32 /* training */ } ig_kv_kind;
+enum { IG_KV_GROUP = 16, IG_KV_TOKENS = 64 };
+static inline size_t ig_kv_part_bytes(ig_kv_kind kind, int head_dim) {
+    const size_t n = (size_t)head_dim * IG_KV_TOKENS;
+    return kind == IG_KV_F32 ? 4 * n : kind == IG_KV_F16 ? 2 * n : n + n / IG_KV_GROUP * sizeof(uint16_t);
+}
+/* The scales of a part of KV8. */
+static inline uint16_t *ig_kv_scales(const void *part, int head_dim) {
+    return (uint16_t *)(void *)((uint8_t *)(uintptr_t)part + (size_t)head_dim * IG_KV_TOKENS);
+}
+
 /* Attention of n_q queries of one sequence and one kv head. Query i, at position pos[i] (ascending), sees
- * keys 0..pos[i], or with a window the last `window` of them. Keys 64 b .. 64 b + 63 are at block[b]: K [D][64],
- * then V [64][D], f16 (from the pool) or f32 (training). block[b] is read only when a query sees a key of it;
- * all of such a block must be finite. */
+ * keys 0..pos[i], or with a window the last `window` of them. Keys 64 b .. 64 b + 63 and their values are at
+ * block[b], which is read only when a query sees a key of it; all of such a block must be finite. */
 enum { IG_ATTENTION_QUERIES_MAX = 64, IG_HEAD_DIM_MAX = 256, IG_ATTENTION_SPAN_BLOCKS = 16 };
 typedef struct ig_attention_args {
     float *out;     /* [n_q][D] */
@@ -184,7 +202,7 @@ typedef struct ig_attention_args {
     int n_q, head_dim;
     int window;     /* 0: none */
     float softcap;  /* of scores: cap * tanh(score / cap); 0: none */
-    bool f32;       /* what the blocks hold */
+    ig_kv_kind kind; /* what the blocks hold */
     const void *const *block;
     float *lse;     /* [n_q] log of the sum of exp(score), or NULL */
     /* NULL: all spans. Else only `span`, as a part: out is the sum of exp(score - m) V, l that of exp(score - m). */
@@ -203,7 +221,8 @@ typedef struct ig_attention_join_args {
 } ig_attention_join_args;
 typedef void ig_attention_join_fn(const ig_attention_join_args *a);
 static inline size_t ig_attention_scratch_floats(int n_q, int head_dim) {
-    return (size_t)n_q * (size_t)(64 + head_dim) + (size_t)64 * (size_t)head_dim + 64;
+    /* for each query its scores and its sum; 64 keys or values, and their scales */
+    return (size_t)n_q * (size_t)(64 + head_dim) + (size_t)(64 + 2 * 64 / IG_KV_GROUP) * (size_t)head_dim + 64;
 }
 
 typedef struct ig_kern {
@@ -226,6 +245,7 @@ typedef struct ig_kern {
         ig_geglu_fn *geglu;
         ig_add_fn *add;
         ig_to_f16_fn *to_f16;
+        ig_to_kv8_fn *to_kv8;
         ig_attention_fn *attention;
         ig_attention_join_fn *attention_join;
         ig_exp_fn *exp;

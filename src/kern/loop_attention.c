@@ -14,6 +14,7 @@
 #include "kern/simd.h"
 
 #include <math.h>
+#include <string.h>
 
 static float exp1(float x) {
     float t[8] = {0};
@@ -21,30 +22,55 @@ static float exp1(float x) {
     vf_store(t, vf_exp(vf_load(t)));
     return t[0];
 }
-static inline float value(const void *p, bool f32, size_t i) {
-    return f32 ? ((const float *)p)[i] : ig_f16_to_f32(((const uint16_t *)p)[i]);
+
+/* A part of a block as f32, by way of y: keys, all of them, or the values of the first n. */
+static void widen(float *y, const uint16_t *half, int n) {
+    for (int i = 0; i < n; i += 8) vf_store(y + i, vf_from_f16(half + i));
+}
+static const float *keys_of(float *y, const void *part, ig_kv_kind kind, int n_d) {
+    const int8_t *code = part;
+    if (kind == IG_KV_F32) return part;
+    if (kind == IG_KV_F16) widen(y, part, n_d * 64);
+    for (int d = 0; d < n_d && kind == IG_KV_8; d++) {
+        const uint16_t *scale = ig_kv_scales(part, n_d) + d % (n_d / 2) / 8 * 64;
+        for (int k = 0; k < 64; k++) y[d * 64 + k] = (float)code[d * 64 + k];
+        for (int k = d * 64; k < d * 64 + 64; k += 8, scale += 8)
+            vf_store(y + k, vf_mul(vf_load(y + k), vf_from_f16(scale)));
+    }
+    return y;
+}
+static const float *values_of(float *y, const void *part, ig_kv_kind kind, int n_d, int n) {
+    const int8_t *code = part;
+    if (kind == IG_KV_F32) return part;
+    if (kind == IG_KV_F16) widen(y, part, n * n_d);
+    for (int d = 0; d < n_d && kind == IG_KV_8; d += IG_KV_GROUP) {
+        const uint16_t *scale = ig_kv_scales(part, n_d) + d / IG_KV_GROUP * 64;
+        for (int k = 0; k < n; k++)
+            for (int i = k * n_d + d; i < k * n_d + d + IG_KV_GROUP; i++)
+                y[i] = (float)code[i] * ig_f16_to_f32(scale[k]);
+    }
+    return y;
 }
 
-static void one_query(const ig_attention_args *a, int i, float *acc, float *total) {
+static void one_query(const ig_attention_args *a, int i, float *acc, float *block32) {
     const int n_d = a->head_dim, pos = a->pos[i], n_blocks = pos / 64 + 1;
     const int see_from = a->window > 0 && pos >= a->window ? pos - a->window + 1 : 0;
     const int block_from = see_from / 64;
     const float *q = a->q + (size_t)i * (size_t)n_d, cap = a->softcap;
-    float s[64], m = -1e30f, l = 0.0f, top = 0.0f, sum = 0.0f, *out = a->out + (size_t)i * (size_t)n_d;
+    float s[64], m = -1e30f, l = 0.0f, top = 0.0f, sum = 0.0f;
+    float *out = a->out + (size_t)i * (size_t)n_d, *total = out;
     for (int d = 0; d < n_d; d++) acc[d] = 0.0f;
     for (int b = block_from; b < n_blocks; b++) {
         if (a->m && b / IG_ATTENTION_SPAN_BLOCKS != a->span) continue;
-        const void *kv = a->block[b];
-        const size_t v_at = (size_t)64 * (size_t)n_d;
+        const uint8_t *part = a->block[b];
+        const float *kv = keys_of(block32, part, a->kind, n_d);
         const int from = see_from > b * 64 ? see_from - b * 64 : 0;
         int n_keys = pos - b * 64 + 1;
         if (n_keys > 64) n_keys = 64;
         float high = m;
-        for (int k = 0; k < 64; k++) {
-            float x = 0.0f;
-            for (int d = 0; d < n_d; d++) x = fmaf(q[d], value(kv, a->f32, (size_t)(d * 64 + k)), x);
-            s[k] = x;
-        }
+        memset(s, 0, sizeof s);
+        for (int d = 0; d < n_d; d++)
+            for (int k = 0; k < 64; k++) s[k] = fmaf(q[d], kv[d * 64 + k], s[k]);
         for (int k = 0; k < 64 && cap > 0.0f; k += 8)
             vf_store(s + k, vf_softcap(vf_load(s + k), vf_set(cap)));
         for (int k = 0; k < 64; k++) {
@@ -64,9 +90,9 @@ static void one_query(const ig_attention_args *a, int i, float *acc, float *tota
             m = high;
         }
         l = l + vf_sum(lanes);
+        kv = values_of(block32, part + ig_kv_part_bytes(a->kind, n_d), a->kind, n_d, n_keys);
         for (int k = from; k < n_keys; k++)
-            for (int d = 0; d < n_d; d++)
-                acc[d] = fmaf(s[k], value(kv, a->f32, v_at + (size_t)(k * n_d + d)), acc[d]);
+            for (int d = 0; d < n_d; d++) acc[d] = fmaf(s[k], kv[k * n_d + d], acc[d]);
         bool last = b + 1 == n_blocks;
         if (a->m) continue;
         if ((b + 1) % IG_ATTENTION_SPAN_BLOCKS != 0 && !last) continue;

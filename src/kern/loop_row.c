@@ -4,6 +4,7 @@
 #include "kern/simd.h"
 
 #include <math.h>
+#include <string.h>
 
 /* Sum of squares: lanes of group (i / 8) % 2 by fma, i ascending; (group 0 + group 1), then the tree. */
 static void norm(float *y, const float *x, const float *w, int n, float eps) {
@@ -102,6 +103,31 @@ static void to_f16(uint16_t *y, const float *x, int n) {
     for (; i < n; i++) y[i] = ig_f32_to_f16(x[i]);
 }
 
+/* scale = f16(max |x| / 127), q = x * (1 / scale), at most 127 either way, to the nearest, ties to even. */
+static void to_kv8(int8_t *q, uint16_t *scale, const float *x) {
+    uint32_t top = 0;
+    for (int i = 0; i < IG_KV_GROUP; i++) { /* as bits, so that NaN > inf > any number */
+        uint32_t u;
+        memcpy(&u, x + i, sizeof u);
+        u &= 0x7fffffffu;
+        top = u > top ? u : top;
+    }
+    float most;
+    memcpy(&most, &top, sizeof most);
+    *scale = ig_f32_to_f16(most / 127.0f);
+    const float d = ig_f16_to_f32(*scale);
+    if ((*scale & 0x7c00u) == 0x7c00u || d == 0.0f) {
+        memset(q, 0, IG_KV_GROUP);
+        return;
+    }
+    const float inv = 1.0f / d;
+    for (int i = 0; i < IG_KV_GROUP; i++) {
+        const float y = x[i] * inv, low = y > -127.0f ? y : -127.0f;
+        /* adding and taking away 1.5 * 2^23 rounds to nearest even */
+        q[i] = (int8_t)(((low < 127.0f ? low : 127.0f) + 12582912.0f) - 12582912.0f);
+    }
+}
+
 static void exp_row(float *y, const float *x, int n) {
     int i = 0;
     for (; i + 8 <= n; i += 8) vf_store(y + i, vf_exp(vf_load(x + i)));
@@ -166,6 +192,14 @@ static const ig_kern kerns[] = {
      KERN_NAME("to_f16"),
      "equals scalar",
      {.to_f16 = to_f16}},
+    {IG_KERN_TO_KV8,
+     NULL,
+     IG_TIER_L3,
+     SIMD_NEEDS,
+     SIMD_SPEED,
+     KERN_NAME("to_kv8"),
+     "equals scalar",
+     {.to_kv8 = to_kv8}},
     {IG_KERN_EXP,
      NULL,
      IG_TIER_L3,

@@ -64,7 +64,7 @@ const char *ig_kern_op_name(ig_kern_op op) {
         [IG_KERN_QUANT] = "quant",   [IG_KERN_QUANT16] = "quant16",     [IG_KERN_NORM] = "norm",
         [IG_KERN_ROPE] = "rope",     [IG_KERN_SWIGLU] = "swiglu",     [IG_KERN_GEGLU] = "geglu",
                [IG_KERN_ADD] = "add",
-        [IG_KERN_TO_F16] = "to_f16", [IG_KERN_ATTENTION] = "attention", [IG_KERN_EXP] = "exp",
+        [IG_KERN_TO_F16] = "to_f16", [IG_KERN_TO_KV8] = "to_kv8", [IG_KERN_ATTENTION] = "attention", [IG_KERN_EXP] = "exp",
         [IG_KERN_ATTENTION_JOIN] = "attention_join",
         [IG_KERN_ARGMAX] = "argmax",
         [IG_KERN_MATMUL] = "matmul",

@@ -41,7 +41,7 @@ static void set_counts(ig_kv_pool *p, ig_kv_shape shape, ig_kv_room room, int n_
     for (int i = 0; i < p->n_groups; i++) {
         p->group[i].shape = p->shape.group[i];
         p->group[i].n_blocks = room.n_blocks[i];
-        p->group[i].block_halves = ig_kv_group_block_bytes(p->shape.group[i]) / sizeof(uint16_t);
+        p->group[i].block_bytes = ig_kv_group_block_bytes(p->shape.group[i]);
     }
     while (p->shape.group[p->main].window > 0) p->main++;
     p->n_seqs = n_seqs;
@@ -63,6 +63,9 @@ static ig_status check_counts(ig_kv_shape shape, ig_kv_room room, int n_seqs, in
     size_t left = SIZE_MAX;
     for (int i = 0; i < shape.n_groups; i++) {
         const ig_kv_group g = shape.group[i];
+        if (g.kind == IG_KV_8 && g.head_dim % IG_KV_GROUP != 0)
+            return ig_fail(err, IG_EINVAL, "kv pool: 8 bits for heads of %d, a multiple of %d is needed", g.head_dim,
+                           IG_KV_GROUP);
         if (g.n_layers < 1 || g.n_layers > 4096 || g.n_kv_heads < 1 || g.n_kv_heads > 4096 ||
             g.head_dim < 1 || g.head_dim > 4096 || g.window < 0)
             return ig_fail(err, IG_EINVAL, "kv pool: %d layers, %d heads of %d, limit 4096 each; window %d",
@@ -136,10 +139,10 @@ ig_status ig_kv_pool_make(ig_kv_pool **out, ig_kv_shape shape, ig_kv_room room, 
     if (st) goto out;
     st = ig_pages_map(&p->tables_map, p->tables_bytes, false, err);
     if (st) goto out;
-    uint16_t *blocks = p->blocks_map;
+    uint8_t *blocks = p->blocks_map;
     for (int i = 0; i < p->n_groups; i++) {
         p->group[i].blocks = blocks;
-        blocks += (size_t)p->group[i].n_blocks * p->group[i].block_halves;
+        blocks += (size_t)p->group[i].n_blocks * p->group[i].block_bytes;
     }
     lay_out(p, &(ig_arena){.base = p->tables_map, .cap_bytes = p->tables_bytes});
     fill_tables(p);
@@ -161,14 +164,14 @@ ig_kv_shape ig_kv_pool_shape(const ig_kv_pool *p) {
     return p->shape;
 }
 
-uint16_t *ig_kv_at(const ig_kv_pool *p, int block, ig_kv_layer l, int kv_head) {
+void *ig_kv_at(const ig_kv_pool *p, int block, ig_kv_layer l, int kv_head) {
     ig_assert(l.group >= 0 && l.group < p->n_groups);
     const group *g = &p->group[l.group];
-    size_t head_halves = (size_t)g->shape.head_dim * IG_KV_BLOCK_TOKENS * 2u;
     ig_assert(block >= 0 && block < g->n_blocks); /* NONE: has left the window */
     ig_assert(l.layer >= 0 && l.layer < g->shape.n_layers && kv_head >= 0 && kv_head < g->shape.n_kv_heads);
-    return g->blocks + (size_t)block * g->block_halves +
-           ((size_t)l.layer * (size_t)g->shape.n_kv_heads + (size_t)kv_head) * head_halves;
+    return g->blocks + (size_t)block * g->block_bytes +
+           ((size_t)l.layer * (size_t)g->shape.n_kv_heads + (size_t)kv_head) * 2u *
+               ig_kv_part_bytes(g->shape.kind, g->shape.head_dim);
 }
 
 /* ---- blocks ----------------------------------------------------------------------------------------- */
@@ -197,13 +200,13 @@ int ig_kv_block_take(ig_kv_pool *p, int g) {
     return block;
 }
 
-static uint16_t *halves_of(const group *g, int block) {
-    return g->blocks + (size_t)block * g->block_halves;
+static uint8_t *bytes_of(const group *g, int block) {
+    return g->blocks + (size_t)block * g->block_bytes;
 }
 
 void ig_kv_block_copy(ig_kv_pool *p, int g, int to, int from) {
     const group *of = &p->group[g];
-    memcpy(halves_of(of, to), halves_of(of, from), of->block_halves * sizeof(uint16_t));
+    memcpy(bytes_of(of, to), bytes_of(of, from), of->block_bytes);
 }
 
 /* ---- sequences -------------------------------------------------------------------------------------- */
@@ -242,19 +245,32 @@ static bool halves_finite(const uint16_t *h, size_t n, size_t stride) {
     return bad == 0;
 }
 
-static bool row_finite(const uint16_t *k, size_t dims, size_t row) {
-    const uint16_t *v = k + dims * IG_KV_BLOCK_TOKENS;
-    return halves_finite(k + row, dims, IG_KV_BLOCK_TOKENS) && halves_finite(v + row * dims, dims, 1);
+/* K and V of one head: f16 all of it, of 8 bits the scales. */
+static bool head_finite(const ig_kv_group *of, const uint8_t *k) {
+    const size_t bytes = ig_kv_part_bytes(of->kind, of->head_dim), n = (size_t)of->head_dim * IG_KV_BLOCK_TOKENS;
+    const uint16_t *halves = (const uint16_t *)(const void *)k;
+    if (of->kind == IG_KV_F16) return halves_finite(halves, 2 * n, 1);
+    return halves_finite(ig_kv_scales(k, of->head_dim), n / IG_KV_GROUP, 1) &&
+           halves_finite(ig_kv_scales(k + bytes, of->head_dim), n / IG_KV_GROUP, 1);
+}
+
+/* The same of one position. */
+static bool row_finite(const ig_kv_group *of, const uint8_t *k, size_t row) {
+    const uint8_t *v = k + ig_kv_part_bytes(of->kind, of->head_dim);
+    const size_t dims = (size_t)of->head_dim;
+    if (of->kind == IG_KV_F16)
+        return halves_finite((const uint16_t *)(const void *)k + row, dims, IG_KV_BLOCK_TOKENS) &&
+               halves_finite((const uint16_t *)(const void *)v + row * dims, dims, 1);
+    return halves_finite(ig_kv_scales(k, of->head_dim) + row, dims / IG_KV_GROUP, IG_KV_BLOCK_TOKENS) &&
+           halves_finite(ig_kv_scales(v, of->head_dim) + row, dims / IG_KV_GROUP, IG_KV_BLOCK_TOKENS);
 }
 
 /* The last layer of every group, at position block i. */
 static bool block_finite(const ig_kv_pool *p, const ig_kv_seq *s, int i) {
     for (int g = 0; g < p->n_groups; g++) {
         const ig_kv_group *of = &p->shape.group[g];
-        for (int head = 0; head < of->n_kv_heads && i >= s->first[g]; head++) {
-            const uint16_t *k = ig_kv_at(p, s->block[g][i], (ig_kv_layer){g, of->n_layers - 1}, head);
-            if (!halves_finite(k, 2 * (size_t)of->head_dim * IG_KV_BLOCK_TOKENS, 1)) return false;
-        }
+        for (int head = 0; head < of->n_kv_heads && i >= s->first[g]; head++)
+            if (!head_finite(of, ig_kv_at(p, s->block[g][i], (ig_kv_layer){g, of->n_layers - 1}, head))) return false;
     }
     return true;
 }
@@ -267,9 +283,7 @@ static bool last_row_finite(const ig_kv_pool *p, const ig_kv_seq *s) {
         const int block = s->block[g][at / IG_KV_BLOCK_TOKENS];
         for (int layer = 0; layer < of->n_layers; layer++)
             for (int head = 0; head < of->n_kv_heads; head++)
-                if (!row_finite(ig_kv_at(p, block, (ig_kv_layer){g, layer}, head), (size_t)of->head_dim,
-                                (size_t)row))
-                    return false;
+                if (!row_finite(of, ig_kv_at(p, block, (ig_kv_layer){g, layer}, head), (size_t)row)) return false;
     }
     return true;
 }
@@ -285,7 +299,7 @@ bool ig_kv_seq_finite(const ig_kv_pool *p, ig_kv_seq *s) {
 
 static void scrub_block(ig_kv_pool *p, int g, int block) {
     group *of = &p->group[g];
-    if (of->ref[block] == 1) memset(halves_of(of, block), 0, of->block_halves * sizeof(uint16_t));
+    if (of->ref[block] == 1) memset(bytes_of(of, block), 0, of->block_bytes);
 }
 
 void ig_kv_seq_scrub(ig_kv_pool *p, ig_kv_seq *s) {
@@ -369,7 +383,7 @@ ig_kv_stats ig_kv_pool_stats(const ig_kv_pool *p) {
     for (int i = 0; i < p->n_groups; i++) {
         const group *g = &p->group[i];
         s.group[i] = (struct ig_kv_group_stats){g->n_blocks, g->n_free, g->n_cached,
-                                                g->block_halves * sizeof(uint16_t)};
+                                                g->block_bytes};
     }
     return s;
 }

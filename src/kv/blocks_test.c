@@ -4,8 +4,12 @@
 
 #include <string.h>
 
-static const ig_kv_shape SHAPE = {1, {{2, 2, 8, 0}}};
+static const ig_kv_shape SHAPE = {1, {{2, 2, 8, 0, IG_KV_F16}}};
 static const int DIMS = 8;
+
+static uint16_t *halves_at(const ig_kv_pool *p, int block, ig_kv_layer layer, int head) {
+    return ig_kv_at(p, block, layer, head);
+}
 
 /* One number a position, in every part of the block that the position owns. */
 static void write_row(ig_kv_pool *p, const ig_kv_seq *s, int pos, uint16_t value) {
@@ -22,7 +26,7 @@ static void write_row(ig_kv_pool *p, const ig_kv_seq *s, int pos, uint16_t value
 }
 
 static uint16_t read_row(const ig_kv_pool *p, const ig_kv_seq *s, int pos) {
-    return ig_kv_at(p, s->block[0][pos / IG_KV_BLOCK_TOKENS], (ig_kv_layer){0, 1}, 1)[pos % IG_KV_BLOCK_TOKENS];
+    return halves_at(p, s->block[0][pos / IG_KV_BLOCK_TOKENS], (ig_kv_layer){0, 1}, 1)[pos % IG_KV_BLOCK_TOKENS];
 }
 
 static void fill(ig_kv_pool *p, ig_kv_seq *s, const uint32_t *tokens, int n) {
@@ -94,14 +98,14 @@ TEST(a_pool_of_a_wrong_size_is_refused_with_the_number) {
     CHECK(ig_kv_pool_make(&p, SHAPE, (ig_kv_room){{0}}, 1, 64, &err) == IG_EINVAL && p == NULL);
     CHECK(ig_kv_pool_make(&p, SHAPE, (ig_kv_room){{1 << 30}}, 1, 64, &err) == IG_EINVAL &&
           strstr(err.msg, "1073741824"));
-    CHECK(ig_kv_pool_make(&p, (ig_kv_shape){1, {{2, 0, 8, 0}}}, (ig_kv_room){{4}}, 1, 64, &err) == IG_EINVAL &&
+    CHECK(ig_kv_pool_make(&p, (ig_kv_shape){1, {{2, 0, 8, 0, IG_KV_F16}}}, (ig_kv_room){{4}}, 1, 64, &err) == IG_EINVAL &&
           p == NULL);
-    const ig_kv_shape big = {1, {{4096, 4096, 4096, 0}}};
+    const ig_kv_shape big = {1, {{4096, 4096, 4096, 0, IG_KV_F16}}};
     CHECK(ig_kv_pool_make(&p, big, (ig_kv_room){{1 << 24}}, 1, 64, &err) == IG_ELIMIT && p == NULL);
 }
 
 TEST(a_window_of_one_lets_go_of_the_last_row_and_says_no_in_good_order) {
-    const ig_kv_shape narrow = {2, {{1, 1, 8, 0}, {1, 1, 8, 1}}};
+    const ig_kv_shape narrow = {2, {{1, 1, 8, 0, IG_KV_F16}, {1, 1, 8, 1, IG_KV_F16}}};
     ig_kv_pool *p = NULL;
     uint32_t x[65] = {0};
     CHECK(ig_kv_pool_make(&p, narrow, (ig_kv_room){{1, 2}}, 2, 128, NULL) == IG_OK);
@@ -121,13 +125,13 @@ TEST(a_window_of_one_lets_go_of_the_last_row_and_says_no_in_good_order) {
 }
 
 TEST(a_window_of_one_that_was_not_finite_is_not_forgotten_with_its_block) {
-    const ig_kv_shape narrow = {2, {{1, 1, 8, 0}, {2, 1, 8, 1}}};
+    const ig_kv_shape narrow = {2, {{1, 1, 8, 0, IG_KV_F16}, {2, 1, 8, 1, IG_KV_F16}}};
     ig_kv_pool *p = NULL;
     CHECK(ig_kv_pool_make(&p, narrow, (ig_kv_room){{2, 2}}, 1, 128, NULL) == IG_OK);
     ig_kv_seq *s = ig_kv_seq_open(p);
 
     CHECK(ig_kv_seq_reserve(p, s, 64));
-    ig_kv_at(p, s->block[1][0], (ig_kv_layer){1, 0}, 0)[63] = 0x7e00; /* the last row, not in the last layer */
+    halves_at(p, s->block[1][0], (ig_kv_layer){1, 0}, 0)[63] = 0x7e00; /* the last row, not in the last layer */
     s->n_tokens = 64;
     CHECK(ig_kv_seq_reserve(p, s, 65) && s->first[1] == 1);
     CHECK(!ig_kv_seq_finite(p, s));
@@ -135,7 +139,7 @@ TEST(a_window_of_one_that_was_not_finite_is_not_forgotten_with_its_block) {
     s = ig_kv_seq_open(p);
     CHECK(ig_kv_seq_reserve(p, s, 128));
     for (int b = 0; b < 2; b++) /* scrubbed */
-        CHECK(ig_kv_at(p, s->block[1][b], (ig_kv_layer){1, 0}, 0)[63] == 0);
+        CHECK(halves_at(p, s->block[1][b], (ig_kv_layer){1, 0}, 0)[63] == 0);
     ig_kv_pool_free(p);
 }
 
@@ -145,23 +149,54 @@ TEST(what_is_not_finite_is_seen_and_scrubbed) {
     ig_kv_seq *s = ig_kv_seq_open(p);
 
     fill(p, s, x, 100);
-    ig_kv_at(p, s->block[0][0], (ig_kv_layer){0, 1}, 0)[17] = 0x7e00; /* NaN in the last layer, an early position */
+    halves_at(p, s->block[0][0], (ig_kv_layer){0, 1}, 0)[17] = 0x7e00; /* NaN in the last layer, an early position */
     CHECK(!ig_kv_seq_finite(p, s));
     ig_kv_seq_scrub(p, s);
     CHECK(ig_kv_seq_finite(p, s));
-    ig_kv_at(p, s->block[0][1], (ig_kv_layer){0, 0}, 1)[99 - 64] = 0xfc00; /* -inf in the first layer, the last row */
+    halves_at(p, s->block[0][1], (ig_kv_layer){0, 0}, 1)[99 - 64] = 0xfc00; /* -inf in the first layer, the last row */
     CHECK(!ig_kv_seq_finite(p, s));
     ig_kv_seq_scrub(p, s);
     ig_kv_seq_close(p, s);
     for (int b = 0; b < 4; b++)
         for (size_t i = 0; i < ig_kv_block_bytes(SHAPE) / 2; i++)
-            CHECK(ig_kv_at(p, b, (ig_kv_layer){0, 0}, 0)[i] == 0);
+            CHECK(halves_at(p, b, (ig_kv_layer){0, 0}, 0)[i] == 0);
     ig_kv_pool_free(p);
 }
 
 /* ---- windows ------------------------------------------------------------------------------------------ */
 
-static const ig_kv_shape TWO = {2, {{3, 1, 8, 100}, {1, 2, 8, 0}}}; /* the windowed group first */
+TEST(of_8_bits_the_scales_say_what_is_not_finite) {
+    const ig_kv_shape shape = {1, {{2, 2, 32, 0, IG_KV_8}}};
+    ig_kv_pool *p = NULL;
+    ig_err err = {0};
+    CHECK(ig_kv_block_bytes(shape) == 2 * 2 * 2 * (32 * 64 + 2 * 64 * 2));
+    CHECK_MSG(ig_kv_pool_make(&p, shape, (ig_kv_room){{4}}, 1, 256, &err) == IG_OK, "%s", err.msg);
+    ig_kv_seq *s = ig_kv_seq_open(p);
+    CHECK(ig_kv_seq_reserve(p, s, 100));
+    s->n_tokens = 100;
+    for (int head = 0; head < 2; head++)
+        for (int layer = 0; layer < 2; layer++) /* any code is a number */
+            memset(ig_kv_at(p, s->block[0][0], (ig_kv_layer){0, layer}, head), 0x7c, 32 * 64);
+    CHECK(ig_kv_seq_finite(p, s));
+    for (int values = 0; values < 2; values++)
+        for (int last = 0; last < 2; last++) {
+            /* the last layer at an early position; the first layer in the last row */
+            uint8_t *part = ig_kv_at(p, s->block[0][last], (ig_kv_layer){0, !last}, 1);
+            part += values ? ig_kv_part_bytes(IG_KV_8, 32) : 0;
+            ig_kv_scales(part, 32)[64 + (last ? 99 - 64 : 17)] = values ? 0x7e00 : 0xfc00;
+            s->n_checked = 0;
+            CHECK(!ig_kv_seq_finite(p, s));
+            ig_kv_seq_scrub(p, s);
+            CHECK(ig_kv_seq_finite(p, s));
+        }
+    ig_kv_seq_close(p, s);
+    ig_kv_pool_free(p);
+    p = NULL;
+    CHECK(ig_kv_pool_make(&p, (ig_kv_shape){1, {{2, 2, 24, 0, IG_KV_8}}}, (ig_kv_room){{4}}, 1, 256, &err) == IG_EINVAL);
+    CHECK(strstr(err.msg, "24") && strstr(err.msg, "16"));
+}
+
+static const ig_kv_shape TWO = {2, {{3, 1, 8, 100, IG_KV_F16}, {1, 2, 8, 0, IG_KV_F16}}}; /* the windowed group first */
 
 static ig_kv_pool *pool_of_two(int n_windowed, int n_whole, int n_seqs) {
     ig_kv_pool *p = NULL;
@@ -192,7 +227,7 @@ TEST(blocks_that_left_the_window_are_given_back_and_others_stay_where_they_are) 
 TEST(the_most_that_is_held_is_what_the_formula_says_and_is_reached) {
     for (int n_rows = 1; n_rows <= 200; n_rows += 1 + n_rows / 3)
         for (int window = 1; window < 300; window += 1 + window / 4) {
-            ig_kv_group g = {1, 1, 8, window};
+            ig_kv_group g = {1, 1, 8, window, IG_KV_F16};
             int most = 0;
             for (int n = 0; n + n_rows <= 1000; n++) {
                 const int held = ig_kv_blocks_for(n + n_rows) - ig_kv_first_block(g, n);
@@ -200,7 +235,7 @@ TEST(the_most_that_is_held_is_what_the_formula_says_and_is_reached) {
             }
             CHECK_MSG(most == ig_kv_held_most(g, 1000, n_rows), "window %d, %d rows: %d", window, n_rows, most);
         }
-    CHECK(ig_kv_held_most((ig_kv_group){1, 1, 8, 1 << 30}, 1000, 512) == 16);
+    CHECK(ig_kv_held_most((ig_kv_group){1, 1, 8, 1 << 30, IG_KV_F16}, 1000, 512) == 16);
     CHECK(ig_kv_room_for(TWO, 3, 1000, 1).n_blocks[0] == 9 && ig_kv_room_for(TWO, 3, 1000, 1).n_blocks[1] == 48);
 }
 
@@ -222,7 +257,7 @@ TEST(one_group_without_room_refuses_and_the_other_is_as_it_was) {
 TEST(a_model_whose_layers_are_all_windowed_keeps_all_of_its_first_group) {
     ig_kv_pool *p = NULL;
     ig_err err = {0};
-    const ig_kv_shape s = {1, {{2, 1, 8, 100}}};
+    const ig_kv_shape s = {1, {{2, 1, 8, 100, IG_KV_F16}}};
     CHECK(ig_kv_pool_make(&p, s, ig_kv_room_for(s, 1, 1000, 1), 1, 1000, &err) == IG_OK);
     ig_kv_seq *q = ig_kv_seq_open(p);
     for (int n = 0; n < 1000; n++) {
@@ -238,7 +273,7 @@ TEST(what_is_not_finite_is_seen_and_scrubbed_before_it_leaves_the_window) {
     ig_kv_seq *s = ig_kv_seq_open(p);
     CHECK(ig_kv_seq_reserve(p, s, 64));
     const int bad = s->block[0][0];
-    ig_kv_at(p, bad, (ig_kv_layer){0, 2}, 0)[17] = 0x7e00;
+    halves_at(p, bad, (ig_kv_layer){0, 2}, 0)[17] = 0x7e00;
     for (int n = 64; n < 600; n += 50) {
         s->n_tokens = n;
         CHECK(ig_kv_seq_reserve(p, s, n + 50));
@@ -246,6 +281,6 @@ TEST(what_is_not_finite_is_seen_and_scrubbed_before_it_leaves_the_window) {
     CHECK(s->first[0] > 1 && !ig_kv_seq_finite(p, s)); /* nobody can look at it any more: it is remembered */
     ig_kv_seq_close(p, s);
     for (size_t i = 0; i < ig_kv_group_block_bytes(TWO.group[0]) / 2; i++)
-        CHECK(ig_kv_at(p, bad, (ig_kv_layer){0, 0}, 0)[i] == 0);
+        CHECK(halves_at(p, bad, (ig_kv_layer){0, 0}, 0)[i] == 0);
     ig_kv_pool_free(p);
 }

@@ -9,22 +9,23 @@
  *          blocks that the engine thread lent for the step.
  * Memory:  one mapping for all blocks and one for the tables, taken at start; nothing after.
  * Fails:   only at start. Later "no free block" is an answer, not an error.
- * Not here: what is in a row (kern/loop_attn.c), who is admitted (engine/).
+ * Not here: what is done with a row (kern/loop_attention.c), who is admitted (engine/).
  *
- * Layout of a block, f16, D = head_dim:
- *     for each layer of the group, for each kv head:  K transposed [D][64], then V [64][D]
- * Lanes of a kernel run over the 64 keys for scores and over D for values, so no sum is ever split. */
+ * Layout of a block: for each layer of the group, for each kv head, a part for K and a part for V (kern.h, ig_kv_kind:
+ * f16, or codes of 8 bits with their scales). Lanes of a kernel run over the 64 keys for scores and over the head's
+ * dimensions for values, so no sum is ever split. */
 #ifndef IG_KV_H
 #define IG_KV_H
 
-#include "base/base.h"
+#include "kern/kern.h"
 
-enum { IG_KV_BLOCK_TOKENS = 64, IG_KV_GROUPS_MAX = 2 };
+enum { IG_KV_BLOCK_TOKENS = IG_KV_TOKENS, IG_KV_GROUPS_MAX = 2 };
 
 /* Layers that keep the same: all positions, or those of a window. Which group is which depends on the model. */
 typedef struct ig_kv_group {
     int n_layers, n_kv_heads, head_dim;
     int window; /* positions that a row sees, itself included; 0: all */
+    ig_kv_kind kind; /* F16 or 8 */
 } ig_kv_group;
 
 typedef struct ig_kv_shape {
@@ -38,7 +39,7 @@ typedef struct ig_kv_layer {
 } ig_kv_layer;
 
 static inline size_t ig_kv_group_block_bytes(ig_kv_group g) {
-    return (size_t)g.n_layers * (size_t)g.n_kv_heads * (size_t)g.head_dim * IG_KV_BLOCK_TOKENS * 2u * 2u;
+    return (size_t)g.n_layers * (size_t)g.n_kv_heads * 2u * ig_kv_part_bytes(g.kind, g.head_dim);
 }
 /* A block of every group. */
 static inline size_t ig_kv_block_bytes(ig_kv_shape s) {
@@ -99,8 +100,8 @@ void ig_kv_pool_free(ig_kv_pool *p);
 size_t ig_kv_pool_table_bytes(ig_kv_shape shape, ig_kv_room room, int n_seqs, int seq_tokens_max);
 ig_kv_shape ig_kv_pool_shape(const ig_kv_pool *p);
 
-/* The K part of (block of the layer's group, layer, head); the V part follows at + head_dim * 64 halves. */
-uint16_t *ig_kv_at(const ig_kv_pool *p, int block, ig_kv_layer layer, int kv_head);
+/* The K part of (block of the layer's group, layer, head); the V part follows. */
+void *ig_kv_at(const ig_kv_pool *p, int block, ig_kv_layer layer, int kv_head);
 
 /* ---- sequences -------------------------------------------------------------------------------------- */
 

@@ -28,8 +28,8 @@ typedef struct entry {
 
 typedef struct group {
     ig_kv_group shape;      /* in the main group window is 0 */
-    size_t block_halves;
-    uint16_t *blocks;
+    size_t block_bytes;
+    uint8_t *blocks;
     int n_blocks;
     int32_t *ref;           /* [n_blocks] */
     int32_t *free_stack;    /* [n_blocks] */

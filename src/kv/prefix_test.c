@@ -6,13 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const ig_kv_shape ONE = {1, {{1, 1, 8, 0}}};
-static const ig_kv_shape TWO = {2, {{2, 1, 8, 100}, {1, 1, 8, 0}}};
-static ig_kv_shape shape = {1, {{1, 1, 8, 0}}}; /* of the pool that is tested; main is its last group */
+static const ig_kv_shape ONE = {1, {{1, 1, 8, 0, IG_KV_F16}}};
+static const ig_kv_shape TWO = {2, {{2, 1, 8, 100, IG_KV_F16}, {1, 1, 8, 0, IG_KV_F16}}};
+static ig_kv_shape shape = {1, {{1, 1, 8, 0, IG_KV_F16}}}; /* of the pool that is tested; main is its last group */
 
 static uint16_t *row_at(const ig_kv_pool *p, const ig_kv_seq *s, int g, int pos) {
     const int block = s->block[g][pos / IG_KV_BLOCK_TOKENS];
-    return ig_kv_at(p, block, (ig_kv_layer){g, 0}, 0) + pos % IG_KV_BLOCK_TOKENS;
+    uint16_t *k = ig_kv_at(p, block, (ig_kv_layer){g, 0}, 0);
+    return k + pos % IG_KV_BLOCK_TOKENS;
 }
 
 /* A position's row holds its token, 8 bits a half, so that every value is finite. */
@@ -459,6 +460,6 @@ TEST(a_long_random_run_with_a_window_never_mixes_rows) {
     long_random_run(make_pool(TWO, (ig_kv_room){{40, 40}}), 60000);
     long_random_run(make_pool(TWO, (ig_kv_room){{14, 40}}), 20000); /* holes */
     long_random_run(make_pool(TWO, (ig_kv_room){{40, 24}}), 40000);
-    long_random_run(make_pool((ig_kv_shape){2, {{1, 1, 8, 1}, {1, 1, 8, 0}}}, (ig_kv_room){{30, 40}}), 60000);
-    long_random_run(make_pool((ig_kv_shape){2, {{1, 1, 8, 4000}, {1, 1, 8, 0}}}, (ig_kv_room){{24, 24}}), 40000);
+    long_random_run(make_pool((ig_kv_shape){2, {{1, 1, 8, 1, IG_KV_F16}, {1, 1, 8, 0, IG_KV_F16}}}, (ig_kv_room){{30, 40}}), 60000);
+    long_random_run(make_pool((ig_kv_shape){2, {{1, 1, 8, 4000, IG_KV_F16}, {1, 1, 8, 0, IG_KV_F16}}}, (ig_kv_room){{24, 24}}), 40000);
 }

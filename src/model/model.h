@@ -81,6 +81,7 @@ typedef struct ig_model_options {
     ig_pool *pool;                /* for repacking and for the forward; NULL: one thread */
     ig_tier tier_max;             /* 0: l3 */
     uint32_t cpu;                 /* 0: ig_cpu_features() */
+    ig_kv_kind kv_kind;           /* what the pool keeps: F16 or 8 */
     uint64_t memory_budget_bytes; /* for the weights; 0: no bound */
     void (*progress)(void *ud, uint64_t done_bytes, uint64_t total_bytes); /* or NULL; any thread */
     void *progress_ud;

@@ -303,7 +303,7 @@ static ig_status make_rope(ig_model *m, int rope, ig_err *err) {
 }
 
 /* What each layer's attention is, and where its keys and values lie: windowed layers are a group. */
-static ig_status lay_out_layers(ig_model *m, ig_err *err) {
+static ig_status lay_out_layers(ig_model *m, ig_kv_kind kv_kind, ig_err *err) {
     const ig_model_config *c = &m->config;
     int group_of[2] = {-1, -1};
     ig_status st = IG_OK;
@@ -313,7 +313,10 @@ static ig_status lay_out_layers(ig_model *m, ig_err *err) {
         int *group = &group_of[windowed];
         if (*group < 0) {
             *group = m->kv.n_groups++;
-            m->kv.group[*group] = (ig_kv_group){0, c->n_kv_heads, c->head_dim, windowed ? c->window : 0};
+            m->kv.group[*group] = (ig_kv_group){.n_kv_heads = c->n_kv_heads,
+                                                  .head_dim = c->head_dim,
+                                                  .window = windowed ? c->window : 0,
+                                                  .kind = kv_kind};
         }
         l->rope = windowed && c->own_window_rope ? IG_ROPE_WINDOW : IG_ROPE_FULL;
         l->attention = (ig_attention){.n_heads = c->n_heads,
@@ -325,7 +328,8 @@ static ig_status lay_out_layers(ig_model *m, ig_err *err) {
                                       .q_norm = l->v[IG_V_Q_NORM],
                                       .k_norm = l->v[IG_V_K_NORM],
                                       .norm_eps = c->norm_eps,
-                                      .kv = {*group, m->kv.group[*group].n_layers++}};
+                                      .kv = {*group, m->kv.group[*group].n_layers++},
+                                      .kv_kind = kv_kind};
         st = make_rope(m, l->rope, err);
     }
     return st;
@@ -356,7 +360,7 @@ ig_status ig_model_open(ig_model **out, ig_checkpoint from, const ig_model_optio
     }
     if ((st = ig_model_make_shapes(m, err)) != IG_OK) goto out;
     if ((st = ig_model_bind(m, &s, o, err)) != IG_OK) goto out;
-    if ((st = lay_out_layers(m, err)) != IG_OK) goto out;
+    if ((st = lay_out_layers(m, o->kv_kind, err)) != IG_OK) goto out;
     *out = m;
     m = NULL;
 out:

@@ -3,7 +3,7 @@
  * times a kv head with all its query heads, longest tiles first. A step of few rows has few such units: then a unit
  * is one span of a tile's keys and, when that is not enough either, some of a kv head's query heads; joining the
  * spans afterwards gives the same bits.
- * Training keeps k and v as tensors and lays them out in f32 blocks for the call: nothing is rounded to f16. */
+ * Training keeps k and v as tensors and lays them out in f32 blocks for the call: nothing is rounded. */
 #include "op/inside.h"
 
 /* ---- q, k, v ------------------------------------------------------------------------------------------ */
@@ -20,12 +20,14 @@ typedef struct qkv_job {
     int n_q, n_k; /* panels of q and of k */
 } qkv_job;
 
-static uint16_t *block_of(const qkv_job *j, int row, int head) {
+/* Of the row's block the part of K, or of V. */
+static uint8_t *part_of(const qkv_job *j, int row, int head, bool values) {
     const ig_rows *rows = j->rows;
     const ig_kv_seq *s = rows->kv_seq[rows->seq[row]];
     int b = rows->pos[row] / IG_KV_BLOCK_TOKENS;
     ig_assert(b < s->n_blocks);
-    return ig_kv_at(rows->kv, s->block[j->a->kv.group][b], j->a->kv, head);
+    uint8_t *keys = ig_kv_at(rows->kv, s->block[j->a->kv.group][b], j->a->kv, head);
+    return values ? keys + ig_kv_part_bytes(j->a->kv_kind, j->a->head_dim) : keys;
 }
 
 /* n pairs of each of m rows, lo and hi, x_row floats apart; i is their place in the head. */
@@ -34,12 +36,20 @@ static void turn(const qkv_job *j, float *lo, float *hi, size_t x_row, int row, 
     j->r->kern->op[IG_KERN_ROPE]->fn.rope(lo, hi, x_row, j->rope->cos + at, j->rope->sin + at, half, m, n);
 }
 
-/* n values of a key from dimension d on, into the block's column of the position. */
-static void append_key(const qkv_job *j, int row, int head, int d, const float *x, int n) {
-    uint16_t h[IG_HEAD_DIM_MAX];
-    uint16_t *kt = block_of(j, row, head) + j->rows->pos[row] % IG_KV_BLOCK_TOKENS + d * IG_KV_BLOCK_TOKENS;
-    j->r->kern->op[IG_KERN_TO_F16]->fn.to_f16(h, x, n);
-    for (int i = 0; i < n; i++) kt[i * IG_KV_BLOCK_TOKENS] = h[i];
+/* 8 pairs of a key from pair 8 i on, low halves first, into the block's column of the position. */
+static void append_key(const qkv_job *j, int row, int head, int i, const float *x) {
+    const int n_d = j->a->head_dim, slot = j->rows->pos[row] % IG_KV_BLOCK_TOKENS;
+    const int lo = 8 * i * IG_KV_BLOCK_TOKENS + slot, hi = lo + n_d / 2 * IG_KV_BLOCK_TOKENS;
+    uint8_t *part = part_of(j, row, head, false);
+    if (j->a->kv_kind == IG_KV_8) {
+        int8_t q[IG_KV_GROUP], *k = (int8_t *)part;
+        j->r->kern->op[IG_KERN_TO_KV8]->fn.to_kv8(q, ig_kv_scales(part, n_d) + i * IG_KV_BLOCK_TOKENS + slot, x);
+        for (int c = 0; c < 8; c++) k[lo + c * IG_KV_BLOCK_TOKENS] = q[c], k[hi + c * IG_KV_BLOCK_TOKENS] = q[8 + c];
+        return;
+    }
+    uint16_t h[16], *k = (uint16_t *)(void *)part;
+    j->r->kern->op[IG_KERN_TO_F16]->fn.to_f16(h, x, 16);
+    for (int c = 0; c < 8; c++) k[lo + c * IG_KV_BLOCK_TOKENS] = h[c], k[hi + c * IG_KV_BLOCK_TOKENS] = h[8 + c];
 }
 
 /* A tile of values: dimensions i * 16 .. of one head. */
@@ -50,9 +60,13 @@ static void put_values(const qkv_job *j, int row, int head, int i, const float *
         memcpy(v, tile, IG_PANEL_ROWS * sizeof *v);
         return;
     }
-    uint16_t *v = block_of(j, row, head) + n_d * IG_KV_BLOCK_TOKENS;
-    const int slot = j->rows->pos[row] % IG_KV_BLOCK_TOKENS;
-    j->r->kern->op[IG_KERN_TO_F16]->fn.to_f16(v + slot * n_d + i * IG_PANEL_ROWS, tile, IG_PANEL_ROWS);
+    uint8_t *part = part_of(j, row, head, true);
+    const int slot = j->rows->pos[row] % IG_KV_BLOCK_TOKENS, at = slot * n_d + i * IG_PANEL_ROWS;
+    if (j->a->kv_kind == IG_KV_8)
+        j->r->kern->op[IG_KERN_TO_KV8]->fn.to_kv8((int8_t *)part + at,
+                                                  ig_kv_scales(part, n_d) + i * IG_KV_BLOCK_TOKENS + slot, tile);
+    else
+        j->r->kern->op[IG_KERN_TO_F16]->fn.to_f16((uint16_t *)(void *)part + at, tile, IG_PANEL_ROWS);
 }
 
 /* A row of a tile of queries or keys whose panel holds pairs, turned. */
@@ -60,7 +74,7 @@ static void put_pairs(const qkv_job *j, bool is_q, int row, int head, int i, con
     const int n_d = j->a->head_dim, half = n_d / 2, d = i * 8;
     const ig_tensor *y = is_q ? j->y.q : j->y.k;
     if (!y) {
-        append_key(j, row, head, d, tile, 8), append_key(j, row, head, half + d, tile + 8, 8);
+        append_key(j, row, head, i, tile);
         return;
     }
     float *p = y->f + (size_t)row * (size_t)y->n_cols + (size_t)(head * n_d + d), scale = is_q ? j->a->scale : 1;
@@ -105,7 +119,11 @@ static void norm_rope_part(void *arg, int lo, int hi, int thread) {
             if (is_q)
                 for (int i = 0; i < n_d; i++) row[i] *= a->scale;
             if (y) memcpy(y->f + at, row, (size_t)n_d * sizeof *row);
-            else append_key(j, t, head, 0, row, n_d);
+            for (int i = 0; i < n_d / IG_KV_GROUP && !y; i++) {
+                float pairs[16];
+                memcpy(pairs, row + 8 * i, 8 * sizeof *row), memcpy(pairs + 8, row + half + 8 * i, 8 * sizeof *row);
+                append_key(j, t, head, i, pairs);
+            }
         }
 }
 
@@ -173,7 +191,7 @@ ig_qkv op_qkv(ig_run *r, const ig_attention *a, const ig_weight *wq, const ig_we
     ig_assert(norms == (a->k_norm != NULL));
     op_trace_weight(r, "linear q", wq), op_trace_weight(r, "linear k", wk), op_trace_weight(r, "linear v", wv);
     if (norms) op_trace(r, "norm of heads", r->kern->op[IG_KERN_NORM]);
-    op_trace(r, "kv append", r->kern->op[IG_KERN_TO_F16]);
+    op_trace(r, "kv append", r->kern->op[a->kv_kind == IG_KV_8 ? IG_KERN_TO_KV8 : IG_KERN_TO_F16]);
     const int n = x->n_rows;
     y.q = op_tensor(r, n, wq->n_rows, IG_ACT_F32);
     if (r->train) y.k = op_tensor(r, n, wk->n_rows, IG_ACT_F32), y.v = op_tensor(r, n, wv->n_rows, IG_ACT_F32);
@@ -282,8 +300,8 @@ static void attention_part(void *arg, int lo, int hi, int thread) {
             if (p.span == ALL_SPANS || b / IG_ATTENTION_SPAN_BLOCKS == p.span) block[b] = block_at(j, p.row, b, head);
         const bool part = p.span != ALL_SPANS;
         ig_attention_args a = {.out = out, .q = q, .pos = pos, .n_q = n_q, .head_dim = n_d,
-                               .window = j->a->window, .softcap = j->a->softcap, .f32 = j->blocks != NULL,
-                               .block = block, .lse = j->lse ? lse : NULL, .scratch = work,
+                               .window = j->a->window, .softcap = j->a->softcap,
+                               .kind = j->blocks ? IG_KV_F32 : j->a->kv_kind, .block = block, .lse = j->lse ? lse : NULL, .scratch = work,
                                .m = part ? m : NULL, .l = part ? l : NULL, .span = p.span};
         j->r->kern->op[IG_KERN_ATTENTION]->fn.attention(&a);
         for (int i = 0; i < n_q; i++) {

@@ -164,6 +164,7 @@ typedef struct ig_attention {
     const float *q_norm, *k_norm; /* [head_dim]: RMS norm of every head before rope; NULL: none */
     float norm_eps;
     ig_kv_layer kv;
+    ig_kv_kind kv_kind; /* of the pool that rows->kv will be */
 } ig_attention;
 
 /* Queries [T][n_heads * D], scaled. k and v [T][n_kv_heads * D] are there when training only: otherwise they

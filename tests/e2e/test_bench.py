@@ -54,6 +54,16 @@ def test_csv_has_a_line_for_each_row_and_number_of_threads():
         assert (r["gb_s"] != "") == (r["work"] == "decode")
 
 
+def test_keys_and_values_of_8_bits_are_fewer_bytes_to_read():
+    flags = ("--json", "-p", "0", "-d", "256", "-n", "2", "-b", "1", "-r", "1")
+    full, eight = (json.loads(bench(*flags, *more)) for more in ((), ("--kv-bits", "8")))
+    assert (full["kv_bits"], eight["kv_bits"]) == (16, 8)
+    weights = full["weights_bytes_a_token"]
+    of_cache = [r["rows"][0]["bytes_a_token"] - weights for r in (full, eight)]
+    assert of_cache[1] / of_cache[0] == pytest.approx(9 / 16)
+    assert "--kv-bits is 12" in bench("--kv-bits", "12", code=2) and "--kv-bits is 4" in bench("--kv-bits", "4", code=2)
+
+
 def test_one_prompt_is_also_the_context_and_one_sequence_is_no_batch():
     rows = json.loads(bench("--json", "--prompt-tokens", "16", "--tokens", "2", "--batch", "1", "--runs", "1"))["rows"]
     assert [shape(r) for r in rows] == [("prefill", 16, 0, 1), ("decode", 2, 16, 1)]

@@ -63,6 +63,17 @@ def test_stats_have_the_promised_members(server):
     assert st["batch"]["configured"] >= 1 and st["kv"]["blocks_total"] > 0
 
 
+def test_with_keys_and_values_of_8_bits_the_same_memory_holds_more_of_them(start_server):
+    blocks, texts = [], []
+    for bits in ("16", "8"):
+        s = start_server("--kv-bits", bits, "--kv-budget", "64Mi", "--ctx", "512", "--batch", "2")
+        blocks.append(s.stats()["kv"]["blocks_total"])
+        for _ in range(2):  # the second from the cache of the first
+            texts.append(s.chat(max_tokens=12, temperature=0).json()["choices"][0]["message"]["content"])
+    assert 1.7 < blocks[1] / blocks[0] < 1.8
+    assert texts[0] == texts[1] and texts[2] == texts[3] and texts[2]
+
+
 def test_the_page_is_cached_and_zipped_and_bound_to_this_origin(server):
     a = server.request("GET", "/", [("Accept-Encoding", "identity")])
     assert a.headers["content-type"].startswith("text/html") and b"<html" in a.body.lower()

@@ -1,6 +1,6 @@
 /* attention_tile: all queries of a tile against one key block at a time, as two small matrix products with
- * 16 columns in registers (loop_attention.c has the definition). f16 blocks are widened once into scratch
- * when enough queries use them, and in registers otherwise. */
+ * 16 columns in registers (loop_attention.c has the definition). Blocks that are not f32 are widened once into
+ * scratch when enough queries use them, and in registers otherwise. */
 #include "kern/simd.h"
 #include "kern/tuned/like_tiles.h"
 
@@ -10,23 +10,42 @@ enum { WIDEN_FROM_QUERIES = 12 };
 #define INLINE static inline __attribute__((always_inline))
 #define ROWS(X) X(0) X(1) X(2) X(3) X(4) X(5)
 
-/* C[n][16] (+)= A[n][kk] B[kk][16], one fma chain an element, k ascending. */
-INLINE void product_16(float *c, size_t ldc, const float *a, size_t lda, const void *b, size_t ldb, int kk,
-                       const int n, const bool f16, const bool add) {
+/* The right side of a product: half a block in the form it has, [kk][row]. */
+typedef enum form { F32, F16, KEYS8, VALUES8 } form;
+typedef struct right {
+    const void *p;
+    const float *scale; /* of codes, as f32: of keys [D / 8][64], both halves; of values [D / 16][64] */
+    size_t row;
+    ptrdiff_t ahead; /* bytes from here to what will be read next: asked for meanwhile */
+} right;
+
+/* 8 values of row k from column j on. */
+INLINE __m256 at(const right *b, int k, int j, const form f) {
+    const size_t i = (size_t)k * b->row + (size_t)j;
+    if (f == F32) return _mm256_loadu_ps((const float *)b->p + i);
+    if (f == F16) return vf_from_f16((const uint16_t *)b->p + i);
+    const __m128i codes = _mm_loadl_epi64((const __m128i *)(const void *)((const int8_t *)b->p + i));
+    const __m256 s = f == KEYS8 ? _mm256_loadu_ps(b->scale + k / 8 * 64 + j)
+                                : _mm256_broadcast_ss(b->scale + j / IG_KV_GROUP * 64 + k);
+    return _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)), s);
+}
+
+INLINE void ask_ahead(const right *b, int k, int j, const form f) {
+    const size_t bytes = f == F32 ? 4 : f == F16 ? 2 : 1;
+    _mm_prefetch((const char *)b->p + ((size_t)k * b->row + (size_t)j) * bytes + b->ahead, _MM_HINT_T0);
+}
+
+/* C[n][j..j + 15] (+)= A[n][kk] B[kk][j..], one fma chain an element, k ascending. */
+INLINE void product_16(float *c, size_t ldc, const float *a, size_t lda, const right *b, int j, int kk, const int n,
+                       const form f, const bool add) {
+    c += j;
 #define X(r)                                                       \
     __m256 f##r##0 = _mm256_setzero_ps(), f##r##1 = f##r##0;       \
     if (n > r && add) f##r##0 = _mm256_loadu_ps(c + r * ldc), f##r##1 = _mm256_loadu_ps(c + r * ldc + 8);
     ROWS(X)
 #undef X
     for (int k = 0; k < kk; k++) {
-        __m256 b0, b1;
-        if (f16) {
-            const uint16_t *p = (const uint16_t *)b + (size_t)k * ldb;
-            b0 = vf_from_f16(p), b1 = vf_from_f16(p + 8);
-        } else {
-            const float *p = (const float *)b + (size_t)k * ldb;
-            b0 = _mm256_loadu_ps(p), b1 = _mm256_loadu_ps(p + 8);
-        }
+        const __m256 b0 = at(b, k, j, f), b1 = at(b, k, j + 8, f);
 #define X(r)                                                   \
     if (n > r) {                                               \
         __m256 x = _mm256_broadcast_ss(a + r * lda + k);       \
@@ -43,8 +62,9 @@ INLINE void product_16(float *c, size_t ldc, const float *a, size_t lda, const v
 }
 
 /* The same by 32 columns for few rows, whose chains would be too few to hide the latency. */
-INLINE void product_32(float *c, size_t ldc, const float *a, size_t lda, const void *b, size_t ldb, int kk,
-                       const int n, const bool f16, const bool add) {
+INLINE void product_32(float *c, size_t ldc, const float *a, size_t lda, const right *b, int j, int kk, const int n,
+                       const form f, const bool add) {
+    c += j;
 #define FEW_ROWS(X) X(0) X(1) X(2)
 #define X(r)                                                                                                     \
     __m256 f##r##0 = _mm256_setzero_ps(), f##r##1 = f##r##0, f##r##2 = f##r##0, f##r##3 = f##r##0;               \
@@ -55,13 +75,13 @@ INLINE void product_32(float *c, size_t ldc, const float *a, size_t lda, const v
     FEW_ROWS(X)
 #undef X
     for (int k = 0; k < kk; k++) { /* a vector of B at a time: 12 sums and 3 values of A leave one register */
+        ask_ahead(b, k, j, f);
 #define X(r) __m256 x##r = _mm256_setzero_ps(); if (n > r) x##r = _mm256_broadcast_ss(a + r * lda + k);
         FEW_ROWS(X)
 #undef X
 #define COLS(i)                                                                                      \
     do {                                                                                             \
-        const __m256 v = f16 ? vf_from_f16((const uint16_t *)b + (size_t)k * ldb + 8 * (i))           \
-                             : vf_load((const float *)b + (size_t)k * ldb + 8 * (i));                 \
+        const __m256 v = at(b, k, j + 8 * (i), f);                                                   \
         f0##i = _mm256_fmadd_ps(x0, v, f0##i);                                                       \
         if (n > 1) f1##i = _mm256_fmadd_ps(x1, v, f1##i);                                            \
         if (n > 2) f2##i = _mm256_fmadd_ps(x2, v, f2##i);                                            \
@@ -83,28 +103,51 @@ INLINE void product_32(float *c, size_t ldc, const float *a, size_t lda, const v
 }
 
 /* C[m][n_cols] (+)= A[m][kk] B[kk][n_cols]; n_cols a multiple of 16. */
-INLINE void product(float *c, size_t ldc, const float *a, size_t lda, const void *b, size_t ldb, int m,
-                    int n_cols, int kk, const bool f16, const bool add) {
+INLINE void product_of(float *c, size_t ldc, const float *a, size_t lda, const right *b, int m, int n_cols, int kk,
+                       const form f, const bool add) {
     int j = 0;
     for (; m <= 3 && j + 32 <= n_cols; j += 32) {
-        const void *bj = f16 ? (const void *)((const uint16_t *)b + j) : (const void *)((const float *)b + j);
-        if (m == 1) product_32(c + j, ldc, a, lda, bj, ldb, kk, 1, f16, add);
-        else if (m == 2) product_32(c + j, ldc, a, lda, bj, ldb, kk, 2, f16, add);
-        else product_32(c + j, ldc, a, lda, bj, ldb, kk, 3, f16, add);
+        if (m == 1) product_32(c, ldc, a, lda, b, j, kk, 1, f, add);
+        else if (m == 2) product_32(c, ldc, a, lda, b, j, kk, 2, f, add);
+        else product_32(c, ldc, a, lda, b, j, kk, 3, f, add);
     }
     for (; j < n_cols; j += 16) {
-        const void *bj = f16 ? (const void *)((const uint16_t *)b + j) : (const void *)((const float *)b + j);
-#define TILE(r, n) \
-    product_16(c + (size_t)(r) * ldc + j, ldc, a + (size_t)(r) * lda, lda, bj, ldb, kk, n, f16, add)
+#define TILE(r, n) product_16(c + (size_t)(r) * ldc, ldc, a + (size_t)(r) * lda, lda, b, j, kk, n, f, add)
         IN_LIKE_TILES(m, TILE);
 #undef TILE
     }
+}
+
+INLINE void product(float *c, size_t ldc, const float *a, size_t lda, const right *b, int m, int n_cols, int kk, form f,
+                    const form f8, const bool add) {
+    if (f == F32) product_of(c, ldc, a, lda, b, m, n_cols, kk, F32, add);
+    else if (f == F16) product_of(c, ldc, a, lda, b, m, n_cols, kk, F16, add);
+    else product_of(c, ldc, a, lda, b, m, n_cols, kk, f8, add);
 }
 
 INLINE void widen(float *y, const uint16_t *x, size_t n) {
 #pragma GCC unroll 4
     for (size_t i = 0; i < n; i += 8) _mm256_store_ps(y + i, vf_from_f16(x + i));
 }
+
+/* Rows 0..n_rows - 1 of half a block, made f32 in y when that pays, else where they are. */
+INLINE right half_block(float *y, const void *part, const uint8_t *next, int n_d, int n_rows, int n_cols, form *f, const form f8, bool wide) {
+    float *scale = wide ? y + (size_t)n_d * 64 : y;
+    right b = {part, scale, (size_t)n_cols, next ? next - (const uint8_t *)part : 0};
+    if (*f == F32) return b;
+    if (*f == F16) {
+        if (wide) widen(y, part, (size_t)n_rows * (size_t)n_cols);
+    } else {
+        const size_t n_scales = (size_t)(n_d / IG_KV_GROUP) * 64;
+        widen(scale, ig_kv_scales(part, n_d), n_scales);
+        if (f8 == KEYS8) memcpy(scale + n_scales, scale, n_scales * sizeof *scale);
+        for (int k = 0; k < n_rows && wide; k++)
+            for (int j = 0; j < n_cols; j += 8) _mm256_store_ps(y + (size_t)k * b.row + (size_t)j, at(&b, k, j, f8));
+    }
+    if (wide) b.p = y, *f = F32;
+    return b;
+}
+
 static float exp1(float x) {
     return _mm256_cvtss_f32(vf_exp(_mm256_set1_ps(x)));
 }
@@ -197,19 +240,13 @@ static int see_from(const ig_attention_args *a, int i) {
     return a->window > 0 && a->pos[i] >= a->window ? a->pos[i] - a->window + 1 : 0;
 }
 
-/* C[m][n_cols] (+)= A B with B one half of a block in the form it has. */
-INLINE void block_product(float *c, size_t ldc, const float *x, size_t lda, const void *b, size_t ldb, int m,
-                          int n_cols, int kk, bool f16, const bool add) {
-    if (f16) product(c, ldc, x, lda, b, ldb, m, n_cols, kk, true, add);
-    else product(c, ldc, x, lda, b, ldb, m, n_cols, kk, false, add);
-}
-
 static void attention(const ig_attention_args *a) {
     const int n_q = a->n_q, n_d = a->head_dim, span_from = a->m ? a->span * IG_ATTENTION_SPAN_BLOCKS : 0;
     int last = a->pos[n_q - 1] / 64;
     if (a->m && last >= span_from + IG_ATTENTION_SPAN_BLOCKS) last = span_from + IG_ATTENTION_SPAN_BLOCKS - 1;
     const size_t row = (size_t)n_d;
-    const bool wide = !a->f32 && n_q >= WIDEN_FROM_QUERIES, f16 = !a->f32 && !wide;
+    const form kept = a->kind == IG_KV_F32 ? F32 : a->kind == IG_KV_F16 ? F16 : KEYS8;
+    const bool wide = n_q >= WIDEN_FROM_QUERIES;
     float *s = a->scratch, *acc = s + (size_t)n_q * 64, *block32 = acc + (size_t)n_q * row, *total = a->out;
     if (a->m) acc = a->out;
     state st[IG_ATTENTION_QUERIES_MAX];
@@ -224,16 +261,14 @@ static void attention(const ig_attention_args *a) {
         while (a->pos[first] < b * 64) first++;
         while (end < n_q && see_from(a, end) / 64 <= b) end++;
         if (first == end) continue;
-        const void *kt = a->block[b];
-        const void *v = a->f32 ? (const void *)((const float *)kt + 64 * row)
-                               : (const void *)((const uint16_t *)kt + 64 * row);
+        const uint8_t *keys = a->block[b], *values = keys + ig_kv_part_bytes(a->kind, n_d);
         const int m = end - first;
         float *sf = s + (size_t)first * 64, *af = acc + (size_t)first * row;
         int top_keys = a->pos[end - 1] - b * 64 + 1; /* positions ascend */
         if (top_keys > 64) top_keys = 64;
-        if (wide) widen(block32, kt, 64 * row);
-        block_product(sf, 64, a->q + (size_t)first * row, row, wide ? block32 : kt, 64, m, (top_keys + 15) / 16 * 16,
-                      n_d, f16, false);
+        form f = kept;
+        right half = half_block(block32, keys, values, n_d, n_d, 64, &f, KEYS8, wide);
+        product(sf, 64, a->q + (size_t)first * row, row, &half, m, (top_keys + 15) / 16 * 16, n_d, f, KEYS8, false);
         for (int i = first; i < end; i++) {
             int n_keys = a->pos[i] - b * 64 + 1, from = see_from(a, i) - b * 64;
             if (n_keys > 64) n_keys = 64;
@@ -248,8 +283,9 @@ static void attention(const ig_attention_args *a) {
                     vf_store(acc + (size_t)i * row + d, vf_mul(vf_load(acc + (size_t)i * row + d), vc));
             }
         }
-        if (wide) widen(block32, v, (size_t)top_keys * row);
-        block_product(af, row, sf, 64, wide ? block32 : v, row, m, n_d, top_keys, f16, true);
+        f = kept;
+        half = half_block(block32, values, b < last ? a->block[b + 1] : NULL, n_d, top_keys, n_d, &f, VALUES8, wide);
+        product(af, row, sf, 64, &half, m, n_d, top_keys, f, VALUES8, true);
         bool ends = (b + 1) % IG_ATTENTION_SPAN_BLOCKS == 0;
         for (int i = first; i < end && !a->m; i++)
             if (ends || a->pos[i] / 64 == b)
