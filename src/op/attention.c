@@ -87,6 +87,11 @@ static void qkv_unit(const void *arg, int u, int row, int m, op_scratch *s) {
     const ig_weight *w = u < j->n_q ? j->wq : u < j->n_q + j->n_k ? j->wk : j->wv;
     const int p = u < j->n_q ? u : u < j->n_q + j->n_k ? u - j->n_q : u - j->n_q - j->n_k;
     float *plain = w == j->wq ? j->q0 : w == j->wk ? j->k0 : NULL;
+    if (w == j->wq && !plain) { /* both halves of the pairs */
+        const float *q = j->y.q->f + (size_t)row * (size_t)w->n_rows + (size_t)(p / per_head * j->a->head_dim + p % per_head * 8);
+        op_ask_for(q, (size_t)w->n_rows * sizeof *q, m);
+        op_ask_for(q + j->a->head_dim / 2, (size_t)w->n_rows * sizeof *q, m);
+    }
     float *tile = op_panel(j->r, s, 0, w, p, j->x, row, m);
     if (!plain && w != j->wv) turn(j, tile, tile + 8, IG_PANEL_ROWS, row, m, p % per_head * 8, 8);
     for (int t = 0; t < m; t++, tile += IG_PANEL_ROWS) {

@@ -38,6 +38,12 @@ void op_run_units(ig_run *r, op_unit_fn *fn, const void *job, int n_units, const
 float *op_panel(const ig_run *r, op_scratch *s, int slot, const ig_weight *w, int p, const ig_tensor *x,
                 int row, int m);
 
+/* The lines that a unit will write once its products are there: one of each of m rows, `stride` bytes apart. They come
+ * meanwhile; without this every store of a tile would wait for its own. */
+static inline void op_ask_for(const void *p, size_t stride, int m) {
+    for (int t = 0; t < m; t++) __builtin_prefetch((const char *)p + (size_t)t * stride, 1);
+}
+
 /* n values of a row, whole blocks of them, into the integer forms that y has; op_store_row: into all. */
 void op_quant_row(const ig_run *r, ig_tensor *y, int row, int col, const float *x, int n);
 void op_store_row(const ig_run *r, ig_tensor *y, int row, int col, const float *x, int n);

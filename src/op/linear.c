@@ -40,8 +40,9 @@ static void linear_back(ig_run *r, const void *own) {
 
 static void add_unit(const void *arg, int p, int row, int m, op_scratch *s) {
     const linear_job *j = arg;
-    const float *tile = op_panel(j->r, s, 0, j->w, p, j->x, row, m);
     const size_t at = (size_t)row * j->stride + (size_t)p * IG_PANEL_ROWS;
+    op_ask_for(j->add + at, j->stride * sizeof *j->add, m);
+    const float *tile = op_panel(j->r, s, 0, j->w, p, j->x, row, m);
     j->r->kern->op[IG_KERN_ADD]->fn.add(j->out + at, j->stride, j->add + at, j->stride, tile, IG_PANEL_ROWS, m,
                                         panel_cols(j->w, p));
 }
@@ -80,6 +81,8 @@ static void gate_unit(const void *arg, int u, int row, int m, op_scratch *s) {
     const linear_job *j = arg;
     const int n_panels = ig_weight_n_panels(j->w);
     int n = j->w->n_rows - u * GATE_COLS;
+    if (j->y->act.q)
+        op_ask_for(j->y->act.q + (size_t)row * (size_t)j->y->n_cols + (size_t)(u * GATE_COLS), (size_t)j->y->n_cols, m);
     if (n > GATE_COLS) n = GATE_COLS;
     for (int i = 0; i < 2 && 2 * u + i < n_panels; i++) {
         const int p = 2 * u + i;
