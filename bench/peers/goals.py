@@ -2,9 +2,9 @@
 """All races, and what came of them against our goals, line by line.
 
     goals.py [--gemma FILE] [--formats MODEL ...] [--parts race,formats,server,busy,curve] [--rounds 5]
-             [--ingle build/ingle] [--llama DIR] [--model FILE] [--results DIR]
+             [--ingle build/ingle] [--llama DIR] [--model FILE] [--results DIR] [--tokens 128] [--curve-rounds 5]
 
-About an hour on two cores. --model is SmolLM2-135M-Instruct in Q4_1, --gemma Gemma 3 270M in Q4_K_M, --formats the
+More than an hour on two cores. --model is SmolLM2-135M-Instruct in Q4_1, --gemma Gemma 3 270M in Q4_K_M, --formats the
 same SmolLM2 in other formats, as race.py takes them; what is not given is not measured, and its lines say so. Each
 race's own tables are printed too, and its runs go to DIR [bench/results]. A goal is reached when the median of the
 rounds' ratios is; a race that others disturbed reaches none.
@@ -126,13 +126,16 @@ def parser():
     p.add_argument("--gemma", help="Gemma 3 270M in Q4_K_M")
     p.add_argument("--formats", nargs="*", default=[], metavar="MODEL", help="the same SmolLM2 in other formats")
     p.add_argument("--parts", default=",".join(PARTS), help="which races to run [all]")
+    p.add_argument("--tokens", type=int, default=128, help="of each answer of the servers [128]")
+    p.add_argument("--curve-rounds", type=int, help="of the curve, whose prompts of 8192 take long [as --rounds]")
     p.add_argument("--results", type=pathlib.Path, default=common.RESULTS, help="folder of the CSV files")
     return p
 
 
 def options_of(module, a, csv_name, *more):
     """The options of one race, as its own parser makes them."""
-    same = ["--ingle", a.ingle, "--llama", a.llama, "--rounds", a.rounds, "--busy", a.busy, "--timeout", a.timeout]
+    rounds = a.curve_rounds or a.rounds if module is curve else a.rounds
+    same = ["--ingle", a.ingle, "--llama", a.llama, "--rounds", rounds, "--busy", a.busy, "--timeout", a.timeout]
     return module.parser().parse_args([str(x) for x in (*same, "--csv", a.results / csv_name, *more)])
 
 
@@ -155,7 +158,7 @@ def run(a):
             rows[part] = race.measure(o, o.models, *both)
             print(race.summary(rows[part], o.models, a.busy), flush=True)
         elif part == "server":
-            o = options_of(race_server, a, "server.csv", "--model", a.model)
+            o = options_of(race_server, a, "server.csv", "--model", a.model, "--tokens", a.tokens)
             rows[part] = race_server.measure(o, *both)
             print(race_server.summary(rows[part], o), flush=True)
         elif part == "busy":
