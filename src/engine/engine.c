@@ -106,7 +106,7 @@ static ig_engine_plan plan_of(const ig_backend *b, const ig_engine_config *c, ui
     ig_engine e = {0};
     ig_arena step = {.counting = true}, tables = {.counting = true};
     ig_engine_plan p = {.weights_bytes = b->weights_bytes, .usable_bytes = usable, .n_ctx = n_ctx,
-                        .room = room_of(b, c, n_ctx, n), .n_slots = c->n_slots};
+                        .room = room_of(b, c, n_ctx, n), .n_slots = c->n_slots, .kv_kind = b->kv.group[0].kind};
 
     set_sizes(&e, b, c);
     e.plan = p;

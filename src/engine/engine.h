@@ -75,6 +75,7 @@ typedef struct ig_engine_plan {
     uint64_t weights_bytes, step_bytes, kv_bytes, table_bytes, total_bytes, usable_bytes;
     int n_ctx, n_slots;
     ig_kv_room room; /* blocks of each group; kv_bytes are theirs */
+    ig_kv_kind kv_kind;
     bool fits; /* always true in a plan that was given out */
 } ig_engine_plan;
 

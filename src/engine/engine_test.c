@@ -307,7 +307,7 @@ TEST(a_kv_budget_below_one_context_is_refused_with_both_numbers) {
 }
 
 TEST(a_plan_with_windows_needs_little_more_than_the_layers_that_see_all) {
-    model = (fake){.kv = {2, {{15, 1, 8, 512}, {3, 1, 8, 0}}}};
+    model = (fake){.kv = {2, {{15, 1, 8, 512, IG_KV_F16}, {3, 1, 8, 0, IG_KV_F16}}}};
     ig_backend b = fake_backend(&model, 32768);
     ig_engine_config c = ig_engine_defaults();
     ig_engine_plan p, less;

@@ -63,6 +63,8 @@ static ig_status check_counts(ig_kv_shape shape, ig_kv_room room, int n_seqs, in
     size_t left = SIZE_MAX;
     for (int i = 0; i < shape.n_groups; i++) {
         const ig_kv_group g = shape.group[i];
+        if (g.kind != IG_KV_F16 && g.kind != IG_KV_8)
+            return ig_fail(err, IG_EINVAL, "kv pool: kind %d of keys and values", (int)g.kind);
         if (g.kind == IG_KV_8 && g.head_dim % IG_KV_GROUP != 0)
             return ig_fail(err, IG_EINVAL, "kv pool: 8 bits for heads of %d, a multiple of %d is needed", g.head_dim,
                            IG_KV_GROUP);

@@ -194,6 +194,7 @@ TEST(of_8_bits_the_scales_say_what_is_not_finite) {
     p = NULL;
     CHECK(ig_kv_pool_make(&p, (ig_kv_shape){1, {{2, 2, 24, 0, IG_KV_8}}}, (ig_kv_room){{4}}, 1, 256, &err) == IG_EINVAL);
     CHECK(strstr(err.msg, "24") && strstr(err.msg, "16"));
+    CHECK(ig_kv_pool_make(&p, (ig_kv_shape){1, {{2, 2, 32, 0, IG_KV_F32}}}, (ig_kv_room){{4}}, 1, 256, &err) == IG_EINVAL);
 }
 
 static const ig_kv_shape TWO = {2, {{3, 1, 8, 100, IG_KV_F16}, {1, 2, 8, 0, IG_KV_F16}}}; /* the windowed group first */

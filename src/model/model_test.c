@@ -134,10 +134,10 @@ TEST(steps_of_few_rows_take_long_contexts_apart_and_give_the_same_bits) {
     static float ref[N * V], got[N * V];
     static uint32_t tok[N];
     random_tokens(tok, N, V, 11);
-    for (int w = 0; w < 2; w++) {
+    for (int w = 0; w < 3; w++) {
         shape s = small; /* 3 query heads to a kv head; the windows leave the first span in the middle */
         s.window = w ? 1500 : 0;
-        tiny_kv = w ? IG_KV_8 : IG_KV_F16;
+        tiny_kv = w == 2 ? IG_KV_8 : IG_KV_F16;
         file f = write_model(s, (twist){0});
         for (int threads = 1; threads <= 7; threads += threads == 1 ? 1 : 5) { /* 7: more than kv heads and spans */
             rig r;
@@ -220,32 +220,39 @@ TEST(every_family_gives_the_same_bits_in_any_batch_chunk_thread_count_and_on_any
     tiny_kv = IG_KV_F16;
 }
 
+/* Head sizes whose halves are whole groups of 16, and those whose are not. */
 TEST(keys_and_values_of_8_bits_change_the_logits_a_little_and_no_more) {
-    const shape s = {3, 96, 160, 6, 2, 32, 80, true, "f32", 0};
+    static const shape shapes[] = {{3, 96, 160, 6, 2, 32, 80, true, "f32", 0},
+                                   {2, 64, 96, 4, 4, 16, 80, false, "f32", 0},
+                                   {2, 160, 96, 8, 2, 80, 80, false, "f32", 0},
+                                   {2, 96, 100, 3, 1, 48, 80, false, "f32", 0}};
     enum { N = 120, V = 80 };
     static float logits[2][N * V];
     uint32_t tok[N];
     random_tokens(tok, N, V, 5);
-    file w = write_model(s, (twist){0});
-    size_t bytes[2];
-    for (int eight = 0; eight < 2; eight++) {
-        rig r;
-        const int one[] = {0};
-        tiny_kv = eight ? IG_KV_8 : IG_KV_F16;
-        const bool open = rig_open(&r, w.path, 2, 0);
-        tiny_kv = IG_KV_F16;
-        if (!open) return;
-        step(&r, tok, one, 1, 0, N, logits[eight]);
-        bytes[eight] = ig_kv_block_bytes(ig_model_kv_shape(r.m));
-        rig_close(&r);
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        file w = write_model(shapes[i], (twist){0});
+        size_t bytes[2];
+        for (int eight = 0; eight < 2; eight++) {
+            rig r;
+            const int one[] = {0};
+            tiny_kv = eight ? IG_KV_8 : IG_KV_F16;
+            const bool open = rig_open(&r, w.path, 2, 0);
+            tiny_kv = IG_KV_F16;
+            if (!open) return;
+            step(&r, tok, one, 1, 0, N, logits[eight]);
+            bytes[eight] = ig_kv_block_bytes(ig_model_kv_shape(r.m));
+            rig_close(&r);
+        }
+        double err2 = 0, mass = 0;
+        for (int k = 0; k < N * V; k++) {
+            err2 += pow((double)logits[1][k] - (double)logits[0][k], 2), mass += pow((double)logits[0][k], 2);
+        }
+        CHECK_MSG(sqrt(err2 / mass) < 4e-2 && sqrt(err2 / mass) > 1e-4, "D=%d: relative change %.2e", shapes[i].dim,
+                  sqrt(err2 / mass));
+        CHECK(bytes[1] * 16 == bytes[0] * 9);
+        unlink(w.path);
     }
-    double err2 = 0, mass = 0;
-    for (int i = 0; i < N * V; i++) {
-        err2 += pow((double)logits[1][i] - (double)logits[0][i], 2), mass += pow((double)logits[0][i], 2);
-    }
-    CHECK_MSG(sqrt(err2 / mass) < 4e-2 && sqrt(err2 / mass) > 1e-4, "relative change %.2e", sqrt(err2 / mass));
-    CHECK(bytes[1] * 16 == bytes[0] * 9);
-    unlink(w.path);
 }
 
 TEST(a_gguf_file_says_how_its_rows_are_pooled) {

@@ -64,14 +64,18 @@ def test_stats_have_the_promised_members(server):
 
 
 def test_with_keys_and_values_of_8_bits_the_same_memory_holds_more_of_them(start_server):
-    blocks, texts = [], []
+    blocks, texts, prints = [], [], set()
     for bits in ("16", "8"):
         s = start_server("--kv-bits", bits, "--kv-budget", "64Mi", "--ctx", "512", "--batch", "2")
         blocks.append(s.stats()["kv"]["blocks_total"])
-        for _ in range(2):  # the second from the cache of the first
-            texts.append(s.chat(max_tokens=12, temperature=0).json()["choices"][0]["message"]["content"])
+        for time in range(2):  # the second from the cache of the first
+            got = s.chat(max_tokens=12, temperature=0).json()
+            texts.append(got["choices"][0]["message"]["content"])
+            prints.add(got["system_fingerprint"])
+            assert (got["usage"]["prompt_tokens_details"]["cached_tokens"] > 0) == (time == 1)
     assert 1.7 < blocks[1] / blocks[0] < 1.8
     assert texts[0] == texts[1] and texts[2] == texts[3] and texts[2]
+    assert len(prints) == 2  # other numbers
 
 
 def test_the_page_is_cached_and_zipped_and_bound_to_this_origin(server):

@@ -144,7 +144,7 @@ INLINE right half_block(float *y, const void *part, const uint8_t *next, int n_d
         for (int k = 0; k < n_rows && wide; k++)
             for (int j = 0; j < n_cols; j += 8) _mm256_store_ps(y + (size_t)k * b.row + (size_t)j, at(&b, k, j, f8));
     }
-    if (wide) b.p = y, *f = F32;
+    if (wide) b.p = y, b.ahead = 0, *f = F32;
     return b;
 }
 
