@@ -23,10 +23,10 @@ static float exp1(float x) {
     return t[0];
 }
 
-/* A part of a block as f32, by way of y: keys, all of them, or the values of the first n. */
 static void widen(float *y, const uint16_t *half, int n) {
     for (int i = 0; i < n; i += 8) vf_store(y + i, vf_from_f16(half + i));
 }
+/* A part of a block as f32: where it is, or in y. All keys, or the values of the first n positions. */
 static const float *keys_of(float *y, const void *part, ig_kv_kind kind, int n_d) {
     const int8_t *code = part;
     if (kind == IG_KV_F32) return part;

@@ -88,7 +88,8 @@ static void qkv_unit(const void *arg, int u, int row, int m, op_scratch *s) {
     const int p = u < j->n_q ? u : u < j->n_q + j->n_k ? u - j->n_q : u - j->n_q - j->n_k;
     float *plain = w == j->wq ? j->q0 : w == j->wk ? j->k0 : NULL;
     if (w == j->wq && !plain) { /* both halves of the pairs */
-        const float *q = j->y.q->f + (size_t)row * (size_t)w->n_rows + (size_t)(p / per_head * j->a->head_dim + p % per_head * 8);
+        const float *q = j->y.q->f + (size_t)row * (size_t)w->n_rows +
+                         (size_t)(p / per_head * j->a->head_dim + p % per_head * 8);
         op_ask_for(q, (size_t)w->n_rows * sizeof *q, m);
         op_ask_for(q + j->a->head_dim / 2, (size_t)w->n_rows * sizeof *q, m);
     }
@@ -306,7 +307,8 @@ static void attention_part(void *arg, int lo, int hi, int thread) {
         const bool part = p.span != ALL_SPANS;
         ig_attention_args a = {.out = out, .q = q, .pos = pos, .n_q = n_q, .head_dim = n_d,
                                .window = j->a->window, .softcap = j->a->softcap,
-                               .kind = j->blocks ? IG_KV_F32 : j->a->kv_kind, .block = block, .lse = j->lse ? lse : NULL, .scratch = work,
+                               .kind = j->blocks ? IG_KV_F32 : j->a->kv_kind, .block = block,
+                               .lse = j->lse ? lse : NULL, .scratch = work,
                                .m = part ? m : NULL, .l = part ? l : NULL, .span = p.span};
         j->r->kern->op[IG_KERN_ATTENTION]->fn.attention(&a);
         for (int i = 0; i < n_q; i++) {

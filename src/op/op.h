@@ -168,7 +168,7 @@ typedef struct ig_attention {
 } ig_attention;
 
 /* Queries [T][n_heads * D], scaled. k and v [T][n_kv_heads * D] are there when training only: otherwise they
- * went into the KV blocks of the rows, as f16. */
+ * went into the KV blocks of the rows, as kv_kind says. */
 typedef struct ig_qkv {
     ig_tensor *q, *k, *v;
 } ig_qkv;
