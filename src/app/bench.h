@@ -178,7 +178,7 @@ typedef struct ig_bench_report {
     const ig_bench_wish *wish;
     char model[128];
     uint64_t n_params, weights_bytes, decode_bytes;
-    int kv_bits;
+    int kv_bits, act_bits;
     char family[32];
     ig_bench_text isa;
     ig_bench_kernels kernels;

@@ -47,6 +47,7 @@ static void begin_text(const ig_bench_report *r) {
                r->model, r->family, (double)r->n_params * 1e-6, ig_size_text_of(r->weights_bytes).s,
                ig_size_text_of(r->decode_bytes).s);
     if (r->n_sets == 1 && r->kv_bits != 16) printf("cache      keys and values of %d bits\n", r->kv_bits);
+    if (r->n_sets == 1 && r->act_bits != 8) printf("products   with activations of %d bits\n", r->act_bits);
     if (r->n_sets == 1) printf("machine    %s\n", ig_cpu_model());
     if (r->n_sets == 1) printf("kernels    %s: %s\n", r->isa.s, ig_bench_why_isa(ig_cpu_features()).s);
     printf("threads    %d: %s\n", s->n_threads, ig_bench_why_threads(s->n_threads, s->threads_asked).s);
@@ -157,7 +158,7 @@ static void begin_csv(const ig_bench_report *r) {
     puts(
         "utc,machine,cores,version,model,threads,isa,work,tokens,context,sequences,runs,tok_s,tok_s_min,"
          "tok_s_max,spread,bytes_a_token,gb_s,gmac_s,bandwidth_gb_s,roofline,ready_ms,resident_bytes,"
-        "others_cpu,kv_bits");
+        "others_cpu,kv_bits,act_bits");
 }
 
 static void row_csv(const ig_bench_report *r, const ig_bench_row *row) {
@@ -181,7 +182,7 @@ static void row_csv(const ig_bench_report *r, const ig_bench_row *row) {
     if (row->roofline > 0) printf("%.4f", row->roofline);
     printf(",%.1f,%" PRIu64 ",", s->ready_ms, s->ready_bytes);
     if (row->others >= 0) printf("%.3f", row->others);
-    printf(",%d\n", r->kv_bits);
+    printf(",%d,%d\n", r->kv_bits, r->act_bits);
     fflush(stdout);
 }
 

@@ -144,7 +144,8 @@ static void try_it(facts *f, const ig_load_options *o) {
     const ig_checkpoint from = {f->gguf, f->snapshot};
     ig_status st = ig_model_inspect(&f->info, from, &f->why);
     if (!st) f->n_ctx = (uint64_t)f->info.config.n_ctx_train;
-    ig_model_options mo = {.memory_budget_bytes = o->engine.memory_budget_bytes, .kv_kind = ig_load_kv_kind(o)};
+    ig_model_options mo = {.memory_budget_bytes = o->engine.memory_budget_bytes, .kv_kind = ig_load_kv_kind(o),
+                           .two_parts = o->act_bits == 16};
     if (!mo.memory_budget_bytes) mo.memory_budget_bytes = f->usable_bytes;
     if (!st) st = ig_pool_make(&pool, o->n_threads > 0 ? o->n_threads : ig_cpu_count(), &f->why);
     mo.pool = pool;

@@ -141,6 +141,7 @@ static ig_status load_model(ig_loaded *l, const ig_load_options *o, ig_err *err)
     if (!budget) budget = ig_memory_available_bytes() / 4 * 3;
     const ig_model_options mo = {.pool = l->pool,
                                  .kv_kind = ig_load_kv_kind(o),
+                                 .two_parts = o->act_bits == 16,
                                  .memory_budget_bytes = budget,
                                  .progress = show ? show_progress : NULL,
                                  .progress_ud = &p};

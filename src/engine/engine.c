@@ -106,7 +106,8 @@ static ig_engine_plan plan_of(const ig_backend *b, const ig_engine_config *c, ui
     ig_engine e = {0};
     ig_arena step = {.counting = true}, tables = {.counting = true};
     ig_engine_plan p = {.weights_bytes = b->weights_bytes, .usable_bytes = usable, .n_ctx = n_ctx,
-                        .room = room_of(b, c, n_ctx, n), .n_slots = c->n_slots, .kv_kind = b->kv.group[0].kind};
+                        .room = room_of(b, c, n_ctx, n), .n_slots = c->n_slots, .kv_kind = b->kv.group[0].kind,
+                        .two_parts = b->two_parts};
 
     set_sizes(&e, b, c);
     e.plan = p;
@@ -233,6 +234,7 @@ ig_backend ig_engine_backend(const ig_model *m) {
         .n_ctx = c->n_ctx_train,
         .n_threads = ig_pool_threads(ig_model_pool(m)),
         .kv = ig_kv_kept(ig_model_kv_shape(m)),
+        .two_parts = ig_model_two_parts(m),
         .weights_bytes = ig_model_weights_bytes(m),
     };
 }

@@ -76,6 +76,7 @@ typedef struct ig_engine_plan {
     int n_ctx, n_slots;
     ig_kv_room room; /* blocks of each group; kv_bytes are theirs */
     ig_kv_kind kv_kind;
+    bool two_parts; /* of int8 activations */
     bool fits; /* always true in a plan that was given out */
 } ig_engine_plan;
 

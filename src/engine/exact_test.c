@@ -15,7 +15,9 @@ static const char MODEL[] = "models/SmolLM2-135M-Instruct.Q4_1.gguf";
 
 static const char GEMMA[] = "models/gemma-3-270m-q4_k_m.gguf";
 
-static ig_kv_kind kv_kind; /* of the models that are opened from now on */
+/* Of the models that are opened from now on. */
+static ig_kv_kind kv_kind;
+static bool two_parts;
 static ig_pool *pool;
 static ig_model *model;
 static ig_engine *engine;
@@ -42,7 +44,7 @@ static bool open_file(const char *path, int n_threads, uint32_t cpu) {
     ig_snapshot *folder = NULL;
     ig_status st = access(path, X_OK) == 0 ? ig_snapshot_open(&folder, path, &err) : ig_gguf_open(&g, path, &err);
     if (!st) st = ig_pool_make(&pool, n_threads, &err);
-    const ig_model_options o = {.pool = pool, .cpu = cpu, .kv_kind = kv_kind};
+    const ig_model_options o = {.pool = pool, .cpu = cpu, .kv_kind = kv_kind, .two_parts = two_parts};
     if (!st) st = ig_model_open(&model, (ig_checkpoint){g, folder}, &o, &err);
     ig_gguf_close(g);
     ig_snapshot_close(folder);
@@ -562,6 +564,13 @@ TEST(keys_and_values_of_8_bits_give_the_same_bits_however_they_are_run) {
     runs_are_exact(path, 333, 96);
     kv_kind = IG_KV_F16;
     remove(path);
+}
+
+/* Formats of all kinds in one model. */
+TEST(activations_in_two_parts_give_the_same_bits_however_they_are_run) {
+    two_parts = true;
+    runs_are_exact("tests/golden/tiny/llama-0.25-mixed", 333, 0);
+    two_parts = false;
 }
 
 TEST(gemma_3_gives_the_same_bits_however_it_is_run) {

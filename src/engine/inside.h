@@ -31,6 +31,7 @@ typedef struct ig_backend {
     ig_exp_fn *exp;
     int n_vocab, n_ctx, n_threads;
     ig_kv_shape kv; /* as the pool keeps it (ig_kv_kept) */
+    bool two_parts; /* as the model multiplies: only told on */
     uint64_t weights_bytes;
 } ig_backend;
 

@@ -58,7 +58,8 @@ void ig_model_run(const ig_model *m, ig_run *r, const ig_rows *rows, ig_model_ou
 
 static ig_status forward(ig_model *m, ig_arena *arena, const ig_rows *rows, ig_model_out out, ig_err *err) {
     size_t mark = ig_arena_mark(arena);
-    ig_run r = {.arena = arena, .pool = m->pool, .kern = &m->kern, .trace = m->watch, .trace_ud = m->watch_ud};
+    ig_run r = {.arena = arena, .pool = m->pool, .kern = &m->kern, .two_parts = m->two_parts,
+                .trace = m->watch, .trace_ud = m->watch_ud};
     ig_model_run(m, &r, rows, out);
     ig_arena_rewind(arena, mark);
     if (r.status != IG_OK && err) *err = r.err;

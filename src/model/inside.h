@@ -119,6 +119,7 @@ struct ig_model {
     ig_kv_shape kv;
     ig_kern_table kern;
     ig_tier tier_max;
+    bool two_parts;
     uint32_t cpu;
     ig_pool *pool;
     uint8_t *panels; /* all matrices, one mapping */

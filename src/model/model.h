@@ -82,6 +82,7 @@ typedef struct ig_model_options {
     ig_tier tier_max;             /* 0: l3 */
     uint32_t cpu;                 /* 0: ig_cpu_features() */
     ig_kv_kind kv_kind;           /* what the pool keeps: F16 or 8 */
+    bool two_parts;               /* int8 activations as sums of two (ig_run): nearly 16 bits */
     uint64_t memory_budget_bytes; /* for the weights; 0: no bound */
     void (*progress)(void *ud, uint64_t done_bytes, uint64_t total_bytes); /* or NULL; any thread */
     void *progress_ud;
@@ -92,6 +93,7 @@ void ig_model_close(ig_model *m);
 const ig_model_config *ig_model_config_of(const ig_model *m);
 const char *ig_model_family(const ig_model *m); /* "llama" */
 ig_kv_shape ig_model_kv_shape(const ig_model *m);
+bool ig_model_two_parts(const ig_model *m);
 uint64_t ig_model_weights_bytes(const ig_model *m); /* repacked, in memory */
 uint64_t ig_model_decode_bytes(const ig_model *m);  /* weight bytes read for one decoded token */
 uint64_t ig_model_n_params(const ig_model *m);

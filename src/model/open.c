@@ -350,6 +350,7 @@ ig_status ig_model_open(ig_model **out, ig_checkpoint from, const ig_model_optio
     m->family = family, m->config = c;
     if (from.gguf) ig_gguf_tell_unknown(from.gguf);
     m->pool = o->pool;
+    m->two_parts = o->two_parts;
     m->tier_max = o->tier_max ? o->tier_max : IG_TIER_L3;
     m->cpu = o->cpu ? o->cpu : ig_cpu_features();
     ig_kern_table_pick(&m->kern, m->tier_max, m->cpu);
@@ -393,6 +394,9 @@ const char *ig_model_family(const ig_model *m) {
 }
 ig_kv_shape ig_model_kv_shape(const ig_model *m) {
     return m->kv;
+}
+bool ig_model_two_parts(const ig_model *m) {
+    return m->two_parts;
 }
 uint64_t ig_model_weights_bytes(const ig_model *m) {
     return m->panels_bytes;

@@ -24,6 +24,7 @@ static size_t plan(const ig_model *m, ig_rows rows, bool hidden, ig_trace_fn *tr
                 .shapes = &shapes,
                 .pool = m->pool,
                 .kern = &m->kern,
+                .two_parts = m->two_parts,
                 .trace = trace,
                 .trace_ud = ud};
     ig_model_run(m, &r, &rows, (ig_model_out){.wants_hidden = hidden});

@@ -16,6 +16,11 @@ static inline bool op_stopped(const ig_run *r) {
     return r->status != IG_OK;
 }
 
+/* Parts of a row of int8 activations. */
+static inline int op_parts(const ig_run *r) {
+    return r->two_parts && !r->train ? 2 : 1;
+}
+
 /* Arena memory that sticks the status when there is none; NULL while planning too. */
 void *op_take(ig_run *r, size_t bytes);
 

@@ -81,8 +81,11 @@ static void gate_unit(const void *arg, int u, int row, int m, op_scratch *s) {
     const linear_job *j = arg;
     const int n_panels = ig_weight_n_panels(j->w);
     int n = j->w->n_rows - u * GATE_COLS;
-    if (j->y->act.q)
-        op_ask_for(j->y->act.q + (size_t)row * (size_t)j->y->n_cols + (size_t)(u * GATE_COLS), (size_t)j->y->n_cols, m);
+    if (j->y->act.q) {
+        const int parts = op_parts(j->r);
+        op_ask_for(j->y->act.q + (size_t)(parts * row) * (size_t)j->y->n_cols + (size_t)(u * GATE_COLS),
+                   (size_t)j->y->n_cols, parts * m);
+    }
     if (n > GATE_COLS) n = GATE_COLS;
     for (int i = 0; i < 2 && 2 * u + i < n_panels; i++) {
         const int p = 2 * u + i;

@@ -3,6 +3,7 @@
  * sum, so the split cannot be seen in the bits. */
 #include "op/inside.h"
 
+enum { REST_FLOATS = 256 }; /* of a row that becomes two parts, at a time */
 enum { UNIT_CHUNKS = 32 }; /* training: chunks of rows that one thread takes of a unit at a time */
 
 void *op_take(ig_run *r, size_t bytes) {
@@ -28,10 +29,11 @@ ig_tensor *op_tensor(ig_run *r, int n_rows, int n_cols, int need) {
     /* the formats say so: their rows are whole blocks */
     ig_assert(!(need & (IG_ACT_Q8 | IG_ACT_Q16)) || n_cols % IG_ACT_BLOCK == 0);
     if (need & IG_ACT_Q8) {
-        t->act.q = op_take(r, n);
-        t->act.scale = op_take(r, n_blocks * sizeof *t->act.scale);
-        t->act.qsum = op_take(r, 2 * n_blocks * sizeof *t->act.qsum);
-        t->act.sum = op_take(r, n_blocks * sizeof *t->act.sum);
+        const size_t parts = (size_t)op_parts(r);
+        t->act.q = op_take(r, parts * n);
+        t->act.scale = op_take(r, parts * n_blocks * sizeof *t->act.scale);
+        t->act.qsum = op_take(r, parts * 2 * n_blocks * sizeof *t->act.qsum);
+        t->act.sum = op_take(r, parts * n_blocks * sizeof *t->act.sum);
     }
     if (need & IG_ACT_Q16) {
         t->act.q16 = op_take(r, n * sizeof *t->act.q16);
@@ -69,7 +71,7 @@ int ig_weight_row(const ig_weight *w, int p, int lane) {
 typedef struct units {
     op_unit_fn *fn;
     const void *job;
-    int n_units, n_rows, n_chunks, n_cols, n_tiles;
+    int n_units, n_rows, chunk_rows, n_chunks, n_cols, n_tiles;
     bool unit_after_unit;
     float *scratch;
     size_t scratch_floats;
@@ -84,18 +86,18 @@ static void units_part(void *arg, int lo, int hi, int thread) {
     s.row = s.unpacked + (size_t)u->n_tiles * (size_t)u->n_cols * IG_PANEL_ROWS;
     for (int i = lo; i < hi; i++) {
         const int unit = u->unit_after_unit ? i / u->n_chunks : i % u->n_units;
-        const int row = (u->unit_after_unit ? i % u->n_chunks : i / u->n_units) * TILE_ROWS;
+        const int row = (u->unit_after_unit ? i % u->n_chunks : i / u->n_units) * u->chunk_rows;
         const int m = u->n_rows - row;
-        u->fn(u->job, unit, row, m < TILE_ROWS ? m : TILE_ROWS, &s);
+        u->fn(u->job, unit, row, m < u->chunk_rows ? m : u->chunk_rows, &s);
     }
 }
 
 void op_run_units(ig_run *r, op_unit_fn *fn, const void *job, int n_units, const ig_tensor *x, int n_tiles) {
     size_t mark = ig_arena_mark(r->arena);
     units u = {.fn = fn, .job = job, .n_units = n_units, .n_rows = x->n_rows, .n_cols = x->n_cols,
-               .n_tiles = n_tiles, .unit_after_unit = r->train};
+               .chunk_rows = TILE_ROWS / op_parts(r), .n_tiles = n_tiles, .unit_after_unit = r->train};
     ig_assert(n_tiles <= UNIT_TILES);
-    u.n_chunks = (u.n_rows + TILE_ROWS - 1) / TILE_ROWS;
+    u.n_chunks = (u.n_rows + u.chunk_rows - 1) / u.chunk_rows;
     u.scratch_floats = (size_t)n_tiles * TILE_FLOATS;
     if (r->train) u.scratch_floats += (size_t)(n_tiles * IG_PANEL_ROWS + 1) * (size_t)u.n_cols;
     u.scratch_floats = (u.scratch_floats + 15) / 16 * 16;
@@ -122,26 +124,46 @@ static const float *unpacked(op_scratch *s, int slot, const ig_weight *w, int p)
 float *op_panel(const ig_run *r, op_scratch *s, int slot, const ig_weight *w, int p, const ig_tensor *x,
                 int row, int m) {
     float *tile = s->tiles + slot * TILE_FLOATS;
+    const ig_kern *add = r->kern->op[IG_KERN_ADD];
     if (r->train && w->fmt->act != IG_ACT_F32) {
         const float *panel = unpacked(s, slot, w, p);
         r->kern->linear_f32->fn.linear(tile, (const uint8_t *)panel, &x->act, row, m, w->n_cols);
     } else {
-        w->linear(tile, w->panels + (size_t)p * w->panel_bytes, &x->act, row, m, w->n_cols);
+        const int parts = w->fmt->act == IG_ACT_Q8 ? op_parts(r) : 1;
+        w->linear(tile, w->panels + (size_t)p * w->panel_bytes, &x->act, parts * row, parts * m, w->n_cols);
+        if (parts == 2) /* rows 2 t and 2 t + 1 become row t, in place */
+            add->fn.add(tile, IG_PANEL_ROWS, tile, 2 * IG_PANEL_ROWS, tile + IG_PANEL_ROWS, 2 * IG_PANEL_ROWS, m,
+                        IG_PANEL_ROWS);
     }
     if (w->bias)
-        r->kern->op[IG_KERN_ADD]->fn.add(tile, IG_PANEL_ROWS, tile, IG_PANEL_ROWS,
-                                         w->bias + (size_t)p * IG_PANEL_ROWS, 0, m, IG_PANEL_ROWS);
+        add->fn.add(tile, IG_PANEL_ROWS, tile, IG_PANEL_ROWS, w->bias + (size_t)p * IG_PANEL_ROWS, 0, m,
+                    IG_PANEL_ROWS);
     return tile;
 }
 
+/* n values of x as the part of a row that begins at block `at`; what its rounding took away goes to `rest`. */
+static void quant_part(const ig_run *r, ig_act *a, size_t at, const float *x, int n, float *rest) {
+    int8_t *q = a->q + at * IG_ACT_BLOCK;
+    r->kern->op[IG_KERN_QUANT]->fn.quant(q, a->scale + at, a->qsum + 2 * at, a->sum + at, x, n);
+    for (int k = 0; rest && k < n; k++) rest[k] = x[k] - a->scale[at + (size_t)(k / IG_ACT_BLOCK)] * (float)q[k];
+}
+
 void op_quant_row(const ig_run *r, ig_tensor *y, int row, int col, const float *x, int n) {
-    const size_t at = (size_t)row * (size_t)y->n_cols + (size_t)col, b = at / IG_ACT_BLOCK;
+    const size_t row_blocks = (size_t)y->n_cols / IG_ACT_BLOCK, block = (size_t)col / IG_ACT_BLOCK;
     ig_act *a = &y->act;
-    if (a->q)
-        r->kern->op[IG_KERN_QUANT]->fn.quant(a->q + at, a->scale + b, a->qsum + 2 * b, a->sum + b, x, n);
-    if (a->q16)
-        r->kern->op[IG_KERN_QUANT16]->fn.quant16(a->q16 + at, a->scale16 + b, a->qsum16 + 2 * b,
-                                                 a->sum16 + b, x, n);
+    const int parts = op_parts(r), step = parts == 1 ? n : REST_FLOATS;
+    for (int k = 0; a->q && k < n; k += step) {
+        const int left = n - k < step ? n - k : step;
+        const size_t at = (size_t)(parts * row) * row_blocks + block + (size_t)(k / IG_ACT_BLOCK);
+        float rest[REST_FLOATS];
+        quant_part(r, a, at, x + k, left, parts == 1 ? NULL : rest);
+        if (parts == 2) quant_part(r, a, at + row_blocks, rest, left, NULL);
+    }
+    if (a->q16) {
+        const size_t at = (size_t)row * row_blocks + block;
+        r->kern->op[IG_KERN_QUANT16]->fn.quant16(a->q16 + at * IG_ACT_BLOCK, a->scale16 + at, a->qsum16 + 2 * at,
+                                                 a->sum16 + at, x, n);
+    }
 }
 
 void op_store_row(const ig_run *r, ig_tensor *y, int row, int col, const float *x, int n) {

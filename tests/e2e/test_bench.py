@@ -64,6 +64,14 @@ def test_keys_and_values_of_8_bits_are_fewer_bytes_to_read():
     assert "--kv-bits is 12" in bench("--kv-bits", "12", code=2) and "--kv-bits is 4" in bench("--kv-bits", "4", code=2)
 
 
+def test_activations_of_16_bits_are_told_in_every_report():
+    flags = ("-p", "16", "-d", "0", "-n", "2", "-b", "1", "-r", "1", "--act-bits", "16")
+    assert json.loads(bench("--json", *flags))["act_bits"] == 16
+    assert {r["act_bits"] for r in csv.DictReader(io.StringIO(bench("--csv", *flags)))} == {"16"}
+    assert "activations of 16 bits" in bench(*flags)
+    assert "--act-bits is 12" in bench("--act-bits", "12", code=2)
+
+
 def test_one_prompt_is_also_the_context_and_one_sequence_is_no_batch():
     rows = json.loads(bench("--json", "--prompt-tokens", "16", "--tokens", "2", "--batch", "1", "--runs", "1"))["rows"]
     assert [shape(r) for r in rows] == [("prefill", 16, 0, 1), ("decode", 2, 16, 1)]

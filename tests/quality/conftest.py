@@ -40,11 +40,11 @@ def ingle_logits(build_folder, tmp_path_factory):
     assert done.returncode == 0, done.stderr[-4000:]
     folder = tmp_path_factory.mktemp("logits")
 
-    def run(model, ids, window, threads=2, chunk=64, kv_bits=16):
+    def run(model, ids, window, threads=2, chunk=64, kv_bits=16, act_bits=8):
         tokens, out = folder / "ids", folder / "logits"
         tokens.write_text(" ".join(map(str, ids)))
         done = subprocess.run([build_folder / "dump_ingle", model, tokens, out,
-                               *map(str, (window, threads, chunk, kv_bits))],
+                               *map(str, (window, threads, chunk, kv_bits, act_bits))],
                               capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr[-4000:]
         n_vocab = ggufio.File(model).tensors["token_embd.weight"].shape[0]

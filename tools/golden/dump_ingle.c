@@ -1,5 +1,5 @@
 /* ingle's logits for a list of tokens, f32 [n_tokens][n_vocab]; each window starts anew.
- *     dump_ingle MODEL TOKENS OUT [WINDOW [THREADS [CHUNK [KV_BITS]]]]
+ *     dump_ingle MODEL TOKENS OUT [WINDOW [THREADS [CHUNK [KV_BITS [ACT_BITS]]]]]
  * The model's own forward, no engine: windows in chunks of CHUNK rows (64; the bits do not depend on it).
  * Linked from the objects of a build by dump.mk. */
 #include "dump_common.h"
@@ -16,6 +16,7 @@ int main(int argc, char **argv) {
     dump_args a = dump_parse(argc, argv);
     int chunk = argc > 6 ? dump_int(argv[6], "chunk", 4096) : 64;
     bool eight = argc > 7 && dump_int(argv[7], "bits of keys and values", 16) == 8;
+    bool two_parts = argc > 8 && dump_int(argv[8], "bits of activations", 16) == 16;
     ig_err err = {0};
 
     ig_pool *pool;
@@ -29,7 +30,7 @@ int main(int argc, char **argv) {
         check(ig_gguf_open(&file, a.model, &err), &err);
     ig_model *model;
     ig_model_options options = {.pool = pool, .tier_max = IG_TIER_L3, .cpu = ig_cpu_features(),
-                                .kv_kind = eight ? IG_KV_8 : IG_KV_F16};
+                                .kv_kind = eight ? IG_KV_8 : IG_KV_F16, .two_parts = two_parts};
     check(ig_model_open(&model, (ig_checkpoint){file, folder}, &options, &err), &err);
     ig_gguf_close(file);
     ig_snapshot_close(folder);
