@@ -77,8 +77,8 @@ static void put_pairs(const qkv_job *j, bool is_q, int row, int head, int i, con
         append_key(j, row, head, i, tile);
         return;
     }
-    float *p = y->f + (size_t)row * (size_t)y->n_cols + (size_t)(head * n_d + d), scale = is_q ? j->a->scale : 1;
-    for (int k = 0; k < 8; k++) p[k] = tile[k] * scale, p[half + k] = tile[8 + k] * scale;
+    float *p = y->f + (size_t)row * (size_t)y->n_cols + (size_t)(head * n_d + d);
+    memcpy(p, tile, 8 * sizeof *p), memcpy(p + half, tile + 8, 8 * sizeof *p);
 }
 
 static void qkv_unit(const void *arg, int u, int row, int m, op_scratch *s) {
@@ -95,6 +95,8 @@ static void qkv_unit(const void *arg, int u, int row, int m, op_scratch *s) {
     }
     float *tile = op_panel(j->r, s, 0, w, p, j->x, row, m);
     if (!plain && w != j->wv) turn(j, tile, tile + 8, IG_PANEL_ROWS, row, m, p % per_head * 8, 8);
+    if (!plain && w == j->wq)
+        j->r->kern->op[IG_KERN_SCALE]->fn.scale(tile, tile, j->a->scale, m * IG_PANEL_ROWS);
     for (int t = 0; t < m; t++, tile += IG_PANEL_ROWS) {
         if (plain)
             memcpy(plain + (size_t)(row + t) * (size_t)w->n_rows + (size_t)p * IG_PANEL_ROWS, tile,

@@ -141,29 +141,32 @@ float *op_panel(const ig_run *r, op_scratch *s, int slot, const ig_weight *w, in
     return tile;
 }
 
-/* n values of x as the part of a row that begins at block `at`; what its rounding took away goes to `rest`. */
-static void quant_part(const ig_run *r, ig_act *a, size_t at, const float *x, int n, float *rest) {
-    int8_t *q = a->q + at * IG_ACT_BLOCK;
-    r->kern->op[IG_KERN_QUANT]->fn.quant(q, a->scale + at, a->qsum + 2 * at, a->sum + at, x, n);
-    for (int k = 0; rest && k < n; k++) rest[k] = x[k] - a->scale[at + (size_t)(k / IG_ACT_BLOCK)] * (float)q[k];
+static inline void quant_at(const ig_run *r, ig_act *a, size_t block, const float *x, int n) {
+    r->kern->op[IG_KERN_QUANT]->fn.quant(a->q + block * IG_ACT_BLOCK, a->scale + block, a->qsum + 2 * block,
+                                         a->sum + block, x, n);
+}
+
+/* n values of x as both parts of a row, which begin at `block` and row_blocks later. */
+static void quant_two_parts(const ig_run *r, ig_act *a, size_t block, size_t row_blocks, const float *x, int n) {
+    float rest[REST_FLOATS];
+    for (int from = 0; from < n; from += REST_FLOATS, x += REST_FLOATS, block += REST_FLOATS / IG_ACT_BLOCK) {
+        const int left = n - from < REST_FLOATS ? n - from : REST_FLOATS;
+        const int8_t *q = a->q + block * IG_ACT_BLOCK;
+        quant_at(r, a, block, x, left);
+        for (int k = 0; k < left; k++) rest[k] = x[k] - a->scale[block + (size_t)k / IG_ACT_BLOCK] * (float)q[k];
+        quant_at(r, a, block + row_blocks, rest, left);
+    }
 }
 
 void op_quant_row(const ig_run *r, ig_tensor *y, int row, int col, const float *x, int n) {
-    const size_t row_blocks = (size_t)y->n_cols / IG_ACT_BLOCK, block = (size_t)col / IG_ACT_BLOCK;
+    const size_t row_blocks = (size_t)y->n_cols / IG_ACT_BLOCK, first = (size_t)row * row_blocks;
+    const size_t at = first + (size_t)col / IG_ACT_BLOCK;
     ig_act *a = &y->act;
-    const int parts = op_parts(r), step = parts == 1 ? n : REST_FLOATS;
-    for (int k = 0; a->q && k < n; k += step) {
-        const int left = n - k < step ? n - k : step;
-        const size_t at = (size_t)(parts * row) * row_blocks + block + (size_t)(k / IG_ACT_BLOCK);
-        float rest[REST_FLOATS];
-        quant_part(r, a, at, x + k, left, parts == 1 ? NULL : rest);
-        if (parts == 2) quant_part(r, a, at + row_blocks, rest, left, NULL);
-    }
-    if (a->q16) {
-        const size_t at = (size_t)row * row_blocks + block;
+    if (a->q && op_parts(r) == 2) quant_two_parts(r, a, at + first, row_blocks, x, n);
+    else if (a->q) quant_at(r, a, at, x, n);
+    if (a->q16)
         r->kern->op[IG_KERN_QUANT16]->fn.quant16(a->q16 + at * IG_ACT_BLOCK, a->scale16 + at, a->qsum16 + 2 * at,
                                                  a->sum16 + at, x, n);
-    }
 }
 
 void op_store_row(const ig_run *r, ig_tensor *y, int row, int col, const float *x, int n) {
