@@ -139,6 +139,7 @@ TEST(steps_of_few_rows_take_long_contexts_apart_and_give_the_same_bits) {
     random_tokens(tok, N, V, 11);
     for (int w = 0; w < 3; w++) {
         shape s = small; /* 3 query heads to a kv head; the windows leave the first span in the middle */
+        if (ig_test_emulator() && w == 1) continue; /* the last is windowed too */
         s.window = w ? 1500 : 0;
         tiny_kv = w == 2 ? IG_KV_8 : IG_KV_F16;
         file f = write_model(s, (twist){0});
