@@ -80,7 +80,7 @@ static void run_checked(const ig_gen_params *p) {
 
 /* ---- a long random run ------------------------------------------------------------------------------ */
 
-/* Longer runs and others: INGLE_SIM_ARRIVALS, INGLE_SIM_SEED. */
+/* Longer runs and others: INGLE_TEST_ARRIVALS, INGLE_TEST_SEED. */
 static uint32_t number_from(const char *name, uint32_t otherwise) {
     const char *text = getenv(name);
     return text ? (uint32_t)strtoul(text, NULL, 10) : otherwise;
@@ -178,7 +178,7 @@ static void simulate(int n_arrivals, int n_slots, int n_blocks, int n_windowed, 
 
     c.queue_max = LIVE;
     c.prefill_chunk = chunk;
-    seed = number_from("INGLE_SIM_SEED", 1);
+    seed = number_from("INGLE_TEST_SEED", 1);
     c.kv_budget_bytes = (uint64_t)n_blocks * ig_kv_block_bytes(kv);
     make_shaped(&c, 512, kv);
     if (n_windowed > 0) set_room((ig_kv_room){{n_windowed, n_blocks}});
@@ -202,7 +202,7 @@ static void simulate(int n_arrivals, int n_slots, int n_blocks, int n_windowed, 
         check_step(turn);
         for (int i = 0; i < LIVE; i++) settle_live(&all[i], &n_ended);
     }
-    CHECK_MSG(!ig_test_failed(), "INGLE_SIM_SEED=%u", seed);
+    CHECK_MSG(!ig_test_failed(), "INGLE_TEST_SEED=%u", seed);
     finish_all();
     ig_engine_stats s = ig_engine_stats_of(engine);
     CHECK(s.n_done + s.n_failed + s.n_canceled == (uint64_t)n_sent);
@@ -219,7 +219,7 @@ enum { ARRIVALS = 1500 };
 #endif
 
 static int arrivals(void) {
-    return (int)number_from("INGLE_SIM_ARRIVALS", ARRIVALS);
+    return (int)number_from("INGLE_TEST_ARRIVALS", ARRIVALS);
 }
 
 TEST(random_requests_on_little_memory_get_the_tokens_of_a_straight_computation) {
