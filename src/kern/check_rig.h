@@ -189,7 +189,7 @@ static inline keys random_keys(int n_blocks, int n_d, ig_kv_kind kind) {
             else ((int8_t *)p)[i] = (int8_t)(fminf(fmaxf(x, -2.54f), 2.54f) * 50.0f);
         }
         for (size_t i = 0; i < n / IG_KV_GROUP && kind == IG_KV_8; i++)
-            ig_kv_scales(p, n_d)[i] = ig_f32_to_f16(0.02f * (1.0f + 0.5f * uniform()));
+            ig_kv_scales(p, n_d)[i] = ig_kv_scale_kept(0.02f * (1.0f + 0.5f * uniform()));
     }
     for (int b = 0; b < n_blocks; b++) k.block[b] = k.mem + 2 * (size_t)b * bytes;
     return k;

@@ -180,16 +180,17 @@ typedef float ig_softmax_step_fn(float *l, int n, ig_softmax_state *s);
 /* What keys and values are kept in. 64 positions of one kv head are a part for K and then a part for V of
  * ig_kv_part_bytes each: K [D][64], V [64][D]. Of KV8 a part is int8 codes so laid out and then f16 scales
  * [D / 16][64], one for a position's 16 values that a panel of the weight gives: of K those of dimensions
- * 8 g .. 8 g + 7 of either half (IG_ROWS_ROPE), of V those of 16 g .. 16 g + 15. A value is (float)code * scale. */
+ * 8 g .. 8 g + 7 of either half (IG_ROWS_ROPE), of V those of 16 g .. 16 g + 15. A value is (float)code * scale,
+ * and what is kept is 64 times the scale, so that f16 has all its bits for all but tiny values. */
 typedef enum ig_kv_kind { IG_KV_F16, IG_KV_8, IG_KV_F32 /* training */ } ig_kv_kind;
-enum { IG_KV_GROUP = 16, IG_KV_TOKENS = 64 };
+enum { IG_KV_GROUP = 16, IG_KV_BLOCK_TOKENS = 64 };
 static inline size_t ig_kv_part_bytes(ig_kv_kind kind, int head_dim) {
-    const size_t n = (size_t)head_dim * IG_KV_TOKENS;
+    const size_t n = (size_t)head_dim * IG_KV_BLOCK_TOKENS;
     return kind == IG_KV_F32 ? 4 * n : kind == IG_KV_F16 ? 2 * n : n + n / IG_KV_GROUP * sizeof(uint16_t);
 }
 /* The scales of a part of KV8. */
 static inline uint16_t *ig_kv_scales(const void *part, int head_dim) {
-    return (uint16_t *)(void *)((uint8_t *)(uintptr_t)part + (size_t)head_dim * IG_KV_TOKENS);
+    return (uint16_t *)(void *)((uint8_t *)(uintptr_t)part + (size_t)head_dim * IG_KV_BLOCK_TOKENS);
 }
 
 /* Attention of n_q queries of one sequence and one kv head. Query i, at position pos[i] (ascending), sees
@@ -285,6 +286,13 @@ void ig_math_sincos(double x, double *s, double *c);
 /* Half floats, round to nearest even; the meaning of the hardware conversions. */
 uint16_t ig_f32_to_f16(float x);
 float ig_f16_to_f32(uint16_t h);
+/* A scale of KV8, from and to what is kept. */
+static inline uint16_t ig_kv_scale_kept(float scale) {
+    return ig_f32_to_f16(scale * 64.0f);
+}
+static inline float ig_kv_scale(uint16_t kept) {
+    return ig_f16_to_f32(kept) * 0x1p-6f;
+}
 uint16_t ig_f32_to_bf16(float x);
 float ig_bf16_to_f32(uint16_t h);
 /* The 8-bit float of 4 exponent and 3 mantissa bits; its NaN (0x7f, 0xff) as what its bits go on to, 480. */

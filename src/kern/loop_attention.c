@@ -35,7 +35,7 @@ static const float *keys_of(float *y, const void *part, ig_kv_kind kind, int n_d
         const uint16_t *scale = ig_kv_scales(part, n_d) + d % (n_d / 2) / 8 * 64;
         for (int k = 0; k < 64; k++) y[d * 64 + k] = (float)code[d * 64 + k];
         for (int k = d * 64; k < d * 64 + 64; k += 8, scale += 8)
-            vf_store(y + k, vf_mul(vf_load(y + k), vf_from_f16(scale)));
+            vf_store(y + k, vf_mul(vf_load(y + k), vf_kv_scale(scale)));
     }
     return y;
 }
@@ -47,7 +47,7 @@ static const float *values_of(float *y, const void *part, ig_kv_kind kind, int n
         const uint16_t *scale = ig_kv_scales(part, n_d) + d / IG_KV_GROUP * 64;
         for (int k = 0; k < n; k++)
             for (int i = k * n_d + d; i < k * n_d + d + IG_KV_GROUP; i++)
-                y[i] = (float)code[i] * ig_f16_to_f32(scale[k]);
+                y[i] = (float)code[i] * ig_kv_scale(scale[k]);
     }
     return y;
 }

@@ -114,8 +114,8 @@ static void to_kv8(int8_t *q, uint16_t *scale, const float *x) {
     }
     float most;
     memcpy(&most, &top, sizeof most);
-    *scale = ig_f32_to_f16(most / 127.0f);
-    const float d = ig_f16_to_f32(*scale);
+    *scale = ig_kv_scale_kept(most / 127.0f);
+    const float d = ig_kv_scale(*scale);
     if ((*scale & 0x7c00u) == 0x7c00u || d == 0.0f) {
         memset(q, 0, IG_KV_GROUP);
         return;

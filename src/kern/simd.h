@@ -32,6 +32,11 @@ static inline void store_some(float *p, vf a, int n) {
     for (int i = 0; i < n; i++) p[i] = t[i];
 }
 
+/* ig_kv_scale of 8 */
+static inline vf vf_kv_scale(const uint16_t *kept) {
+    return vf_mul(vf_from_f16(kept), vf_set(0x1p-6f));
+}
+
 /* exp, 8 lanes: Cephes' degree-5 remainder polynomial (coefficients are facts of that library), range
  * reduction by n = round(x log2 e) in two parts of ln 2. Relative error about 1e-7. docs/numerics.md. */
 static inline vf vf_exp(vf x) {

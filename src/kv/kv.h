@@ -19,7 +19,7 @@
 
 #include "kern/kern.h"
 
-enum { IG_KV_BLOCK_TOKENS = IG_KV_TOKENS, IG_KV_GROUPS_MAX = 2 };
+enum { IG_KV_GROUPS_MAX = 2 };
 
 /* Layers that keep the same: all positions, or those of a window. Which group is which depends on the model. */
 typedef struct ig_kv_group {

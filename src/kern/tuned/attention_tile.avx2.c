@@ -139,7 +139,8 @@ INLINE right half_block(float *y, const void *part, const uint8_t *next, int n_d
         if (wide) widen(y, part, (size_t)n_rows * (size_t)n_cols);
     } else {
         const size_t n_scales = (size_t)(n_d / IG_KV_GROUP) * 64;
-        widen(scale, ig_kv_scales(part, n_d), n_scales);
+        const uint16_t *kept = ig_kv_scales(part, n_d);
+        for (size_t i = 0; i < n_scales; i += 8) _mm256_store_ps(scale + i, vf_kv_scale(kept + i));
         if (f8 == KEYS8) memcpy(scale + n_scales, scale, n_scales * sizeof *scale);
         for (int k = 0; k < n_rows && wide; k++)
             for (int j = 0; j < n_cols; j += 8) _mm256_store_ps(y + (size_t)k * b.row + (size_t)j, at(&b, k, j, f8));
