@@ -163,11 +163,13 @@ def test_every_block_type_is_as_near_to_float64_as_its_activations_are(type_name
     assert (logits.argmax(-1) == ref.argmax(-1))[decided].mean() >= 0.99
     for threads, chunk in ((1, 1), (2, 7)):
         assert logits.tobytes() == ingle_logits(path, random_ids, 100, threads, chunk).tobytes()
-    # With activations in two parts (measured: 7.7e-7 and 1.1e-4 at most) the first is the first, leading or not.
-    exact = ingle_logits(path, random_ids, 100, act_bits=16)
-    s = compare(random_ids, ref, exact, 100)
-    assert s["kl_mean"] < (1e-6, 1.5e-4)[scale] and s["top1"] >= 0.99, s
-    assert exact.tobytes() == ingle_logits(path, random_ids, 100, 1, 7, act_bits=16).tobytes()
+    # With activations in two parts (measured: 8.1e-7 and 1.9e-4 at most) the first is the first, leading or not: 99.5 % of
+    # rows at least, of which 200 would be too few to tell.
+    many = np.random.default_rng(8).integers(0, n_vocab, 2000)
+    exact = ingle_logits(path, many, 100, act_bits=16)
+    s = compare(many, reference(path, many, 100), exact, 100)
+    assert s["kl_mean"] < (1e-6, 2.5e-4)[scale] and s["top1"] >= 0.99, s
+    assert exact.tobytes() == ingle_logits(path, many, 100, 1, 7, act_bits=16).tobytes()
 
 
 @pytest.mark.parametrize("threads,chunk", [(1, 1), (1, 7), (3, 64), (2, 100)])
