@@ -50,7 +50,7 @@ static inline ig_kv_kind ig_load_kv_kind(const ig_load_options *o) {
     {"kv-bits", .kind = IG_OPT_INT, .to = &(o).kv_bits, .min = 8, .max = 16, .step = 8, .value = "N",       \
      .help = "of keys and values: 16, or 8 for contexts in little more than half the memory"},               \
     {"act-bits", .kind = IG_OPT_INT, .to = &(o).act_bits, .min = 8, .max = 16, .step = 8, .value = "N",     \
-     .help = "of activations: 8, or 16 for the file's exact model, prompts at 0.6 of the speed"}
+     .help = "beside weights of 2 to 5 bits: 8, or 16 for the file's exact model, prompts at 0.6 of the speed"}
 
 /* The rows of an option table that every verb with a model shares. `o` is an ig_load_options. */
 #define IG_LOAD_OPTIONS(o)                                                                                  \

@@ -123,8 +123,8 @@ typedef void ig_rope_fn(float *lo, float *hi, size_t x_row, const float *cos, co
 typedef void ig_swiglu_fn(float *y, const float *gate, const float *up, int n);
 /* y[i] = gelu(gate[i]) * up[i], the tanh form: x / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3) */
 typedef void ig_geglu_fn(float *y, const float *gate, const float *up, int n);
-/* y[i] = a[i] + b[i], m rows of n; each row begins so many floats after the one before. y may be a or b, also
- * where its rows lie closer together than theirs. */
+/* y[i] = a[i] + b[i], m rows of n; each row begins so many floats after the one before. y may be a or b, or
+ * begin where a does with rows that lie closer together: a row is read before it is written, and rows ascend. */
 typedef void ig_add_fn(float *y, size_t y_row, const float *a, size_t a_row, const float *b, size_t b_row, int m,
                        int n);
 typedef void ig_to_f16_fn(uint16_t *y, const float *x, int n);

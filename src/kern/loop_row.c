@@ -103,7 +103,7 @@ static void to_f16(uint16_t *y, const float *x, int n) {
     for (; i < n; i++) y[i] = ig_f32_to_f16(x[i]);
 }
 
-/* scale = f16(max |x| / 127), q = x * (1 / scale), at most 127 either way, to the nearest, ties to even. */
+/* scale = f16(64 * (max |x| / 127)), q = x by a 64th of that, at most 127 either way, to the nearest, ties to even. */
 static void to_kv8(int8_t *q, uint16_t *scale, const float *x) {
     uint32_t top = 0;
     for (int i = 0; i < IG_KV_GROUP; i++) { /* as bits, so that NaN > inf > any number */

@@ -335,6 +335,18 @@ static ig_status lay_out_layers(ig_model *m, ig_kv_kind kv_kind, ig_err *err) {
     return st;
 }
 
+/* Is there a weight to which parts of activations mean something? */
+static bool eats_int8(const ig_layer *l) {
+    bool found = false;
+    for (int i = 0; i < IG_LAYER_WEIGHTS_MAX; i++) found |= l->w[i].fmt && l->w[i].fmt->act == IG_ACT_Q8;
+    return found;
+}
+static bool model_eats_int8(const ig_model *m) {
+    bool found = eats_int8(&m->top);
+    for (int i = 0; i < m->config.n_layers; i++) found |= eats_int8(&m->layers[i]);
+    return found;
+}
+
 ig_status ig_model_open(ig_model **out, ig_checkpoint from, const ig_model_options *o, ig_err *err) {
     const ig_family *family = NULL;
     ig_model_config c;
@@ -350,7 +362,6 @@ ig_status ig_model_open(ig_model **out, ig_checkpoint from, const ig_model_optio
     m->family = family, m->config = c;
     if (from.gguf) ig_gguf_tell_unknown(from.gguf);
     m->pool = o->pool;
-    m->two_parts = o->two_parts;
     m->tier_max = o->tier_max ? o->tier_max : IG_TIER_L3;
     m->cpu = o->cpu ? o->cpu : ig_cpu_features();
     ig_kern_table_pick(&m->kern, m->tier_max, m->cpu);
@@ -361,6 +372,7 @@ ig_status ig_model_open(ig_model **out, ig_checkpoint from, const ig_model_optio
     }
     if ((st = ig_model_make_shapes(m, err)) != IG_OK) goto out;
     if ((st = ig_model_bind(m, &s, o, err)) != IG_OK) goto out;
+    m->two_parts = o->two_parts && model_eats_int8(m);
     if ((st = lay_out_layers(m, o->kv_kind, err)) != IG_OK) goto out;
     *out = m;
     m = NULL;

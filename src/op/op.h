@@ -114,7 +114,7 @@ typedef struct ig_run {
     ig_pool *pool;    /* NULL: here */
     bool train;
     /* Serving: what an IG_ACT_Q8 weight eats is a sum of two int8 parts, the second made of what the first rounded
-     * away: nearly 16 bits. Part i of row t is row 2 t + i of ig_act. Each product runs twice, through the same kernel. */
+     * away: nearly 16 bits. Part i of row t is row 2 t + i of ig_act's int8 forms. Each product runs twice, through the same kernel. */
     bool two_parts;
     ig_tape *tape; /* only with train */
     ig_trace_fn *trace; /* or NULL */

@@ -63,14 +63,17 @@ def test_stats_have_the_promised_members(server):
     assert st["batch"]["configured"] >= 1 and st["kv"]["blocks_total"] > 0
 
 
-def test_activations_of_16_bits_are_other_numbers_and_the_same_ones_from_the_cache(start_server, server):
-    s = start_server("--act-bits", "16", "--ctx", "512", "--batch", "2")
-    first, again = (s.chat(max_tokens=12, temperature=0).json() for _ in range(2))
-    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
-    text = first["choices"][0]["message"]["content"]
-    assert text and text == again["choices"][0]["message"]["content"]
-    assert first["system_fingerprint"] == again["system_fingerprint"]
-    assert first["system_fingerprint"] != server.chat(max_tokens=1).json()["system_fingerprint"]
+def test_activations_of_16_bits_are_other_numbers_and_the_same_ones_from_the_cache(start_server):
+    numbers, prints = [], set()
+    for bits in ("16", "8"):
+        s = start_server("--act-bits", bits, "--ctx", "512", "--batch", "2")
+        for time in range(2):
+            got = s.chat(max_tokens=12, temperature=0, logprobs=True).json()
+            assert (got["usage"]["prompt_tokens_details"]["cached_tokens"] > 0) == (time == 1)
+            numbers.append([t["logprob"] for t in got["choices"][0]["logprobs"]["content"]])
+            prints.add(got["system_fingerprint"])
+    assert numbers[0] == numbers[1] and numbers[2] == numbers[3] and numbers[0] != numbers[2]
+    assert len(prints) == 2
 
 
 def test_with_keys_and_values_of_8_bits_the_same_memory_holds_more_of_them(start_server):
