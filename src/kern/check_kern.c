@@ -305,7 +305,7 @@ static void check_attention(const ig_kern *k) {
         size_t n = (size_t)n_q * (size_t)n_d;
         float *q = malloc(n * 4), lse[IG_ATTENTION_QUERIES_MAX], lse_ref[IG_ATTENTION_QUERIES_MAX], lse_one;
         for (size_t i = 0; i < n; i++) q[i] = bell() * 0.7f;
-        guarded y = guard(n * 4), z = guard(n * 4), s = guard(ig_attention_scratch_floats(n_q, n_d) * 4);
+        guarded y = guard(n * 4), z = guard(n * 4), s = guard(ig_attention_scratch_floats(n_q, n_d, 0) * 4);
         ig_attention_args a = {.out = (float *)(void *)y.p,
                                .q = q,
                                .pos = pos,

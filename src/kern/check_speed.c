@@ -273,7 +273,7 @@ static void bench_attention(const ig_kern *k) {
     enum { N_Q = 48, D = 64, CTX = 512 };
     static float q[N_Q * D], y[N_Q * D];
     static int pos[N_Q];
-    float *s = aligned_alloc(64, (ig_attention_scratch_floats(N_Q, D) * 4 + 63) / 64 * 64);
+    float *s = aligned_alloc(64, (ig_attention_scratch_floats(N_Q, D, 0) * 4 + 63) / 64 * 64);
     for (int i = 0; i < N_Q * D; i++) q[i] = bell();
     for (int i = 0; i < N_Q; i++) pos[i] = CTX - 1;
     for (int shape = 0; shape < 4; shape++) {

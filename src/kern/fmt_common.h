@@ -252,9 +252,10 @@ INLINE float add_q8_runs_min(float acc, const fmt_block *w, const ig_act *x, siz
                                  .act = act_,                                                           \
                                  .pack = pack_##fmt}
 
-#define FMT_KERN(op_, word, fmt_)                                                                       \
-    {.op = op_, .fmt = &ig_fmt_##fmt_, .tier = IG_TIER_L3, .cpu_needs = SIMD_NEEDS, .speed = SIMD_SPEED, \
+#define FMT_KERN_OF(tier_, op_, word, fmt_)                                                             \
+    {.op = op_, .fmt = &ig_fmt_##fmt_, .tier = tier_, .cpu_needs = SIMD_NEEDS, .speed = SIMD_SPEED, \
      .name = KERN_NAME(#word "_" #fmt_), .proof = "equals scalar", .fn = {.word = word##_##fmt_}}
+#define FMT_KERN(op_, word, fmt_) FMT_KERN_OF(IG_TIER_L3, op_, word, fmt_)
 #define FMT_KERNS(fmt)                                                                     \
     FMT_KERN(IG_KERN_LINEAR, linear, fmt), FMT_KERN(IG_KERN_DEQUANT, dequant, fmt),        \
         FMT_KERN(IG_KERN_UNPACK, unpack, fmt)

@@ -55,5 +55,9 @@ FORMAT(f16, 1, 2);
 FORMAT(bf16, 30, 2);
 #endif
 
-static const ig_kern kerns[] = {FMT_KERNS(f32), FMT_KERNS(f16), FMT_KERNS(bf16)};
+/* Products of two 16-bit numbers are exact in f32, so their fma chain is the sum of mlx-lm: tier l1. */
+#define L1_KERNS(fmt)                                                                                        \
+    FMT_KERN_OF(IG_TIER_L1, IG_KERN_LINEAR, linear, fmt), FMT_KERN_OF(IG_TIER_L1, IG_KERN_DEQUANT, dequant, fmt), \
+        FMT_KERN_OF(IG_TIER_L1, IG_KERN_UNPACK, unpack, fmt)
+static const ig_kern kerns[] = {FMT_KERNS(f32), L1_KERNS(f16), L1_KERNS(bf16)};
 KERN_EXPORT(fmt_float, kerns);

@@ -90,6 +90,7 @@ typedef enum ig_kern_op {
     IG_KERN_ATTENTION_JOIN,
     IG_KERN_EXP,
     IG_KERN_ARGMAX,
+    IG_KERN_ROUND, /* per number format, tier l1 only */
     /* of training; orders of sums in docs/numerics.md, Backward */
     IG_KERN_MATMUL,
     IG_KERN_NORM_BACK,
@@ -128,6 +129,8 @@ typedef void ig_geglu_fn(float *y, const float *gate, const float *up, int n);
 typedef void ig_add_fn(float *y, size_t y_row, const float *a, size_t a_row, const float *b, size_t b_row, int m,
                        int n);
 typedef void ig_to_f16_fn(uint16_t *y, const float *x, int n);
+/* y[i] = x[i] rounded to a 16-bit number (the kernel's fmt), nearest even; y may be x. */
+typedef void ig_round_fn(float *y, const float *x, int n);
 /* IG_KV_GROUP values to codes of -127..127 and the f16 scale that they share. When one is not finite, or too large
  * for such a scale, then neither is the scale, and the codes are 0. */
 typedef void ig_to_kv8_fn(int8_t *q, uint16_t *scale, const float *x);
@@ -182,11 +185,11 @@ typedef float ig_softmax_step_fn(float *l, int n, ig_softmax_state *s);
  * [D / 16][64], one for a position's 16 values that a panel of the weight gives: of K those of dimensions
  * 8 g .. 8 g + 7 of either half (IG_ROWS_ROPE), of V those of 16 g .. 16 g + 15. A value is (float)code * scale,
  * and what is kept is 64 times the scale, so that f16 has all its bits for all but tiny values. */
-typedef enum ig_kv_kind { IG_KV_F16, IG_KV_8, IG_KV_F32 /* training */ } ig_kv_kind;
+typedef enum ig_kv_kind { IG_KV_F16, IG_KV_8, IG_KV_F32 /* training */, IG_KV_BF16 /* tiers l1 and l2 */ } ig_kv_kind;
 enum { IG_KV_GROUP = 16, IG_KV_BLOCK_TOKENS = 64 };
 static inline size_t ig_kv_part_bytes(ig_kv_kind kind, int head_dim) {
     const size_t n = (size_t)head_dim * IG_KV_BLOCK_TOKENS;
-    return kind == IG_KV_F32 ? 4 * n : kind == IG_KV_F16 ? 2 * n : n + n / IG_KV_GROUP * sizeof(uint16_t);
+    return kind == IG_KV_F32 ? 4 * n : kind == IG_KV_8 ? n + n / IG_KV_GROUP * sizeof(uint16_t) : 2 * n;
 }
 /* The scales of a part of KV8. */
 static inline uint16_t *ig_kv_scales(const void *part, int head_dim) {
@@ -210,7 +213,11 @@ typedef struct ig_attention_args {
     /* NULL: all spans. Else only `span`, as a part: out is the sum of exp(score - m) V, l that of exp(score - m). */
     float *m, *l;   /* [n_q] */
     int span;
-    float *scratch; /* ig_attention_scratch_floats(n_q, head_dim), aligned to 64 bytes */
+    /* Tier l1. in_ring: the one position of all queries sees its window as a ring that is filled from position
+     * ring_from on: the keys since slot 0 was last written, then those before. */
+    bool in_ring;
+    int ring_from;
+    float *scratch; /* ig_attention_scratch_floats(n_q, head_dim, n_keys), aligned to 64 bytes */
 } ig_attention_args;
 typedef void ig_attention_fn(const ig_attention_args *a);
 /* The parts of one query, the first span that it sees and those after it, made its attention. Part i is
@@ -222,9 +229,11 @@ typedef struct ig_attention_join_args {
     int n_parts, head_dim;
 } ig_attention_join_args;
 typedef void ig_attention_join_fn(const ig_attention_join_args *a);
-static inline size_t ig_attention_scratch_floats(int n_q, int head_dim) {
+/* n_keys: 0, or in tier l1, which keeps all scores of a query, the most keys in whole blocks that one call reads. */
+static inline size_t ig_attention_scratch_floats(int n_q, int head_dim, int n_keys) {
     /* for each query its scores and its sum; 64 keys or values, and their scales */
-    return (size_t)n_q * (size_t)(64 + head_dim) + (size_t)(64 + 2 * 64 / IG_KV_GROUP) * (size_t)head_dim + 64;
+    return (size_t)n_q * (size_t)(64 + head_dim + n_keys) + (size_t)(64 + 2 * 64 / IG_KV_GROUP) * (size_t)head_dim +
+           64;
 }
 
 typedef struct ig_kern {
@@ -252,6 +261,7 @@ typedef struct ig_kern {
         ig_attention_join_fn *attention_join;
         ig_exp_fn *exp;
         ig_argmax_fn *argmax;
+        ig_round_fn *round;
         ig_matmul_fn *matmul;
         ig_norm_back_fn *norm_back;
         ig_gate_back_fn *gate_back;
@@ -282,6 +292,25 @@ const char *ig_kern_op_name(ig_kern_op op);
 double ig_math_exp(double x);
 double ig_math_log(double x);
 void ig_math_sincos(double x, double *s, double *c);
+
+/* ---- math_mlx.c: the arithmetic of tier l1 ------------------------------------------------------------ */
+
+/* The 16-bit formats that activations of tier l1 are rounded to after each step, and so the `fmt` of its kernels. */
+extern const ig_fmt ig_fmt_bf16, ig_fmt_f16;
+/* Panels of tier l1 for MLX's quantized weights, by what the codes share: a scale and a bias (the values of a row come
+ * as numbers), or a scale for each run of 32 or 16 inputs. */
+const ig_fmt *ig_fmt_mlx_exact(const ig_fmt *from, const ig_fmt *number);
+/* One row of the file as that format packs it: numbers, and of formats with runs then their scales. */
+void ig_mlx_row(uint16_t *out, const ig_fmt *from, const ig_fmt *number, const uint8_t *row, int n_cols);
+float ig_number_round(const ig_fmt *number, float x);
+/* exp, sine and cosine of MLX's own in f32; logf as glibc computes it; tanh in double, rounded once. */
+float ig_mlx_exp(float x);
+void ig_mlx_sincos(float x, float *s, float *c);
+float ig_mlx_log(float x);
+float ig_mlx_tanh(float x);
+/* gelu of every 16-bit number, the tanh form, rounded after each step; by the bits of its argument. Made at the
+ * first call; any thread. */
+const uint16_t *ig_mlx_gelu(const ig_fmt *number);
 
 /* Half floats, round to nearest even; the meaning of the hardware conversions. */
 uint16_t ig_f32_to_f16(float x);

@@ -67,6 +67,7 @@ const char *ig_kern_op_name(ig_kern_op op) {
         [IG_KERN_TO_F16] = "to_f16", [IG_KERN_TO_KV8] = "to_kv8", [IG_KERN_ATTENTION] = "attention", [IG_KERN_EXP] = "exp",
         [IG_KERN_ATTENTION_JOIN] = "attention_join",
         [IG_KERN_ARGMAX] = "argmax",
+        [IG_KERN_ROUND] = "round",
         [IG_KERN_MATMUL] = "matmul",
         [IG_KERN_NORM_BACK] = "norm_back",
         [IG_KERN_SWIGLU_BACK] = "swiglu_back",

@@ -16,7 +16,8 @@ enum { UNIT_BYTES = 256 * 1024 };
 typedef struct load {
     ig_weight *w;
     ig_source_tensor t;
-    size_t panels_at; /* from the start of the mapping */
+    const ig_fmt *from; /* of the rows in the file; w->fmt unless they are converted on the way */
+    size_t panels_at;   /* from the start of the mapping */
     int unit_panels, n_units;
     bool interleaved;
 } load;
@@ -53,6 +54,9 @@ static ig_status bind_vector(const float **out, binding *b, const ig_weight_spec
     if (st == IG_OK) {
         ig_kern_reference(IG_KERN_DEQUANT, t->fmt)->fn.dequant(v, bytes, t->n_cols);
         for (int i = 0; i < t->n_cols && row->less_one && b->s->from.snapshot; i++) v[i] += 1.0f;
+        /* rope's divisors are no activations' */
+        for (int i = 0; i < t->n_cols && b->m->number && row->cols != IG_DIM_HALF_HEAD; i++)
+            v[i] = ig_number_round(b->m->number, v[i]);
         for (int i = 0; i < t->n_cols && st == IG_OK; i++)
             if (!isfinite(v[i]))
                 st = ig_fail(err, IG_EFORMAT, "%s: tensor %.*s holds %g at %d", b->s->path, (int)t->name.n,
@@ -91,9 +95,15 @@ static ig_status bind_bias(ig_layer *l, binding *b, const ig_weight_spec *row, c
     return IG_OK;
 }
 
+/* In what panels a matrix becomes: tier l1 multiplies numbers, so rows of all but those are converted. */
+static const ig_fmt *panel_format(const ig_model *m, const ig_fmt *from) {
+    if (!m->number || from == m->number) return from;
+    return from->mlx ? ig_fmt_mlx_exact(from, m->number) : m->number;
+}
+
 static void bind_matrix(ig_weight *w, binding *b, const ig_weight_spec *row, const ig_source_tensor *t) {
     const ig_model_config *c = &b->m->config;
-    const ig_fmt *f = t->fmt;
+    const ig_fmt *f = panel_format(b->m, t->fmt);
     *w = (ig_weight){.name = row->name,
                      .fmt = f,
                      .n_rows = t->n_rows,
@@ -106,11 +116,11 @@ static void bind_matrix(ig_weight *w, binding *b, const ig_weight_spec *row, con
     w->linear = w->kern->fn.linear;
     ig_assert(b->n_loads < b->loads_max);
     load *l = &b->loads[b->n_loads++];
-    *l = (load){.w = w, .t = *t, .panels_at = b->m->panels_bytes};
+    *l = (load){.w = w, .t = *t, .from = t->fmt, .panels_at = b->m->panels_bytes};
     l->interleaved = row->interleaved && b->s->from.gguf;
     /* a unit covers whole rows of the file that lie together: a run of panels, or heads */
     int step = row->order == IG_ROWS_ROPE ? c->head_dim / IG_PANEL_ROWS : 1;
-    size_t step_bytes = ig_fmt_row_bytes(f, w->n_cols) * IG_PANEL_ROWS * (size_t)step;
+    size_t step_bytes = ig_fmt_row_bytes(t->fmt, w->n_cols) * IG_PANEL_ROWS * (size_t)step;
     l->unit_panels = step * (int)(1 + (step_bytes < UNIT_BYTES ? UNIT_BYTES / step_bytes : 0));
     l->n_units = (ig_weight_n_panels(w) + l->unit_panels - 1) / l->unit_panels;
     b->m->panels_bytes += (w->panel_bytes * (size_t)ig_weight_n_panels(w) + IG_ALIGN_BYTES - 1) /
@@ -146,6 +156,9 @@ static ig_status bind_rows(ig_layer *l, binding *b, const ig_weight_spec *row, i
             ig_source_find(&t, b->s, name, row->vector, dim_of(c, row->rows), dim_of(c, row->cols), err);
         if (st != IG_OK) return st;
         b->m->n_params += (uint64_t)t.n_rows * (uint64_t)t.n_cols;
+        if (b->m->number && row->cols != IG_DIM_HALF_HEAD &&
+            (st = ig_source_check_number(b->s, &t, b->m->number, err)) != IG_OK)
+            return st;
         if (row->bias) {
             if ((st = bind_bias(l, b, row, &t, err)) != IG_OK) return st;
         } else if (row->vector) {
@@ -161,7 +174,8 @@ static ig_status bind_rows(ig_layer *l, binding *b, const ig_weight_spec *row, i
 
 typedef struct packing {
     const binding *b;
-    uint8_t **buffer; /* one a thread */
+    uint8_t **buffer; /* one a thread: rows, scratch of reading them, from convert_at on that of converting one */
+    size_t convert_at;
     _Atomic bool failed;
     _Atomic uint64_t done_bytes;
     uint64_t total_bytes;
@@ -170,9 +184,24 @@ typedef struct packing {
     ig_err err;
 } packing;
 
+/* A row of the file as w->fmt packs it. `to`: room for 4 bytes and for 4 more of every input. */
+static const uint8_t *converted(const load *l, const ig_fmt *number, const uint8_t *row, uint8_t *to) {
+    const int n = l->w->n_cols;
+    uint16_t *y = (uint16_t *)(void *)to;
+    float *x = (float *)(void *)(to + (size_t)n * 4);
+    if (l->from == l->w->fmt) return row;
+    if (l->from->mlx) {
+        ig_mlx_row(y, l->from, number, row, n);
+        return to;
+    }
+    ig_kern_reference(IG_KERN_DEQUANT, l->from)->fn.dequant(x, row, n);
+    for (int k = 0; k < n; k++) y[k] = number == &ig_fmt_bf16 ? ig_f32_to_bf16(x[k]) : ig_f32_to_f16(x[k]);
+    return to;
+}
+
 static ig_status pack_unit(packing *p, const load *l, int unit, uint8_t *rows, ig_err *err) {
     const ig_weight *w = l->w;
-    size_t row_bytes = ig_fmt_row_bytes(w->fmt, w->n_cols);
+    size_t row_bytes = ig_fmt_row_bytes(l->from, w->n_cols);
     int first = unit * l->unit_panels, last = first + l->unit_panels, n = ig_weight_n_panels(w);
     if (last > n) last = n;
     int row0 = first * IG_PANEL_ROWS, row1 = last * IG_PANEL_ROWS;
@@ -185,8 +214,8 @@ static ig_status pack_unit(packing *p, const load *l, int unit, uint8_t *rows, i
         for (int lane = 0; lane < IG_PANEL_ROWS; lane++) {
             int row = ig_weight_row(w, panel, lane);
             if (row < 0) continue; /* past the end: zero from the mapping */
-            w->fmt->pack(out, rows + (size_t)(file_row(l->interleaved, w->head_dim, row) - row0) * row_bytes,
-                         lane, w->n_cols);
+            const uint8_t *in = rows + (size_t)(file_row(l->interleaved, w->head_dim, row) - row0) * row_bytes;
+            w->fmt->pack(out, converted(l, p->b->m->number, in, rows + p->convert_at), lane, w->n_cols);
         }
     }
     uint64_t done = atomic_fetch_add(&p->done_bytes, bytes) + bytes;
@@ -208,15 +237,17 @@ static void pack_part(void *arg, int lo, int hi, int thread) {
 static ig_status pack_all(binding *b, const ig_model_options *o, ig_err *err) {
     packing p = {.b = b, .o = o};
     int n_threads = ig_pool_threads(o->pool), n_units = 0;
-    size_t buffer_bytes = 0;
+    size_t buffer_bytes = 0, n_cols = 0;
     for (int i = 0; i < b->n_loads; i++) {
         const load *l = &b->loads[i];
-        size_t bytes = ig_fmt_row_bytes(l->w->fmt, l->w->n_cols) * IG_PANEL_ROWS * (size_t)l->unit_panels;
+        size_t bytes = ig_fmt_row_bytes(l->from, l->w->n_cols) * IG_PANEL_ROWS * (size_t)l->unit_panels;
         if (bytes > buffer_bytes) buffer_bytes = bytes;
+        if ((size_t)l->w->n_cols > n_cols) n_cols = (size_t)l->w->n_cols;
         n_units += l->n_units;
         p.total_bytes += l->t.n_bytes;
     }
-    buffer_bytes *= 2; /* rows, and the scratch of reading them */
+    p.convert_at = (2 * buffer_bytes + 15) / 16 * 16; /* rows, and the scratch of reading them */
+    buffer_bytes = p.convert_at + (b->m->number ? 8 * n_cols : 0);
     p.buffer = calloc((size_t)n_threads, sizeof *p.buffer);
     bool ok = p.buffer != NULL;
     for (int i = 0; ok && i < n_threads; i++) ok = (p.buffer[i] = malloc(buffer_bytes)) != NULL;

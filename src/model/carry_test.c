@@ -115,7 +115,7 @@ static void make(tiny *y, const ig_family *family, int n_threads, uint32_t cpu) 
                          .final_softcap = gemma ? 6.0f : 0.0f};
     y->m = (ig_model){.family = family, .config = c, .layers = y->layers, .tier_max = IG_TIER_L3, .cpu = cpu};
     ig_assert(ig_pool_make(&y->m.pool, n_threads, NULL) == IG_OK);
-    ig_kern_table_pick(&y->m.kern, IG_TIER_L3, cpu);
+    ig_kern_table_pick(&y->m.kern, IG_TIER_L3, NULL, cpu);
     for (int i = 0; i < IG_ROPES; i++) {
         y->m.inv_freq[i] = own(y, D / 2 * sizeof(double));
         y->m.rope_scale[i] = i ? 1.25 : 1;

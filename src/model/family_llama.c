@@ -60,7 +60,8 @@ static ig_status hf_config(ig_model_config *out, const ig_hf *h, ig_err *err) {
     if (!st) st = ig_hf_read_sizes(&c, h, 0, 2048, err);
     if (!st) st = ig_hf_ints(h, window, err);
     if (st) return st;
-    if (c.window && strcmp(h->type, "mistral") == 0) memset(c.windowed, 1, (size_t)c.n_layers);
+    c.window_implied = c.window && strcmp(h->type, "mistral") == 0 && !ig_hf_get(h, "layer_types");
+    if (c.window_implied) memset(c.windowed, 1, (size_t)c.n_layers);
     st = ig_hf_bool(&c.attention_bias, h, "attention_bias", false, err);
     if (!st) st = ig_hf_bool(&c.mlp_bias, h, "mlp_bias", false, err);
     if (!st) st = ig_hf_read_rope(&c.rope[IG_ROPE_FULL], h, &rope_key, err);

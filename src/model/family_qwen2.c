@@ -55,6 +55,7 @@ const ig_family ig_family_qwen2 = {.name = "qwen2",
                                    .hf = hf_types,
                                    .hf_config = hf_config,
                                    .hf_drop = hf_drop,
+                                   .mlx_sees_all = true,
                                    .layer_rows = layer_rows,
                                    .top_rows = top_rows,
                                    .layer = ig_layer_pre_norm};

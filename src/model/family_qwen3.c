@@ -58,6 +58,7 @@ const ig_family ig_family_qwen3 = {.name = "qwen3",
                                    .hf = hf_types,
                                    .hf_config = hf_config,
                                    .hf_drop = hf_drop,
+                                   .mlx_sees_all = true,
                                    .layer_rows = layer_rows,
                                    .top_rows = top_rows,
                                    .layer = ig_layer_pre_norm};

@@ -8,7 +8,9 @@
 ig_model_ropes ig_model_ropes_of(const ig_model *m, ig_run *r, const ig_rows *rows) {
     ig_model_ropes ropes = {{NULL}};
     for (int i = 0; i < IG_ROPES; i++)
-        if (m->inv_freq[i])
+        if (m->mlx_freq[i])
+            ropes.v[i] = op_rope_rounded(r, rows, m->mlx_freq[i], m->config.head_dim / 2, m->mlx_step[i], m->mlx_before[i]);
+        else if (m->inv_freq[i])
             ropes.v[i] = op_rope(r, rows, m->inv_freq[i], m->config.head_dim / 2, m->rope_scale[i]);
     return ropes;
 }
@@ -59,7 +61,7 @@ void ig_model_run(const ig_model *m, ig_run *r, const ig_rows *rows, ig_model_ou
 static ig_status forward(ig_model *m, ig_arena *arena, const ig_rows *rows, ig_model_out out, ig_err *err) {
     size_t mark = ig_arena_mark(arena);
     ig_run r = {.arena = arena, .pool = m->pool, .kern = &m->kern, .two_parts = m->two_parts,
-                .trace = m->watch, .trace_ud = m->watch_ud};
+                .trace = m->watch, .trace_ud = m->watch_ud, .tap = m->tap, .tap_ud = m->tap_ud};
     ig_model_run(m, &r, rows, out);
     ig_arena_rewind(arena, mark);
     if (r.status != IG_OK && err) *err = r.err;
@@ -69,6 +71,11 @@ static ig_status forward(ig_model *m, ig_arena *arena, const ig_rows *rows, ig_m
 void ig_model_watch(ig_model *m, ig_trace_fn *trace, void *ud) {
     m->watch = trace;
     m->watch_ud = ud;
+}
+
+void ig_model_tap(ig_model *m, ig_tap_fn *tap, void *ud) {
+    m->tap = tap;
+    m->tap_ud = ud;
 }
 
 ig_status ig_model_forward(ig_model *m, ig_arena *arena, const ig_rows *rows, float *logits, ig_err *err) {

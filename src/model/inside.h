@@ -100,6 +100,7 @@ struct ig_family {
     ig_status (*hf_config)(ig_model_config *out, const ig_hf *h, ig_err *err);
     const char *const *hf_drop; /* tensors of snapshots that are not read, one * in each; NULL-ended */
     bool hf_head_by_tensor;     /* lm_head.weight says whether the head is tied; else tie_word_embeddings */
+    bool mlx_sees_all;          /* mlx-lm knows no window in this family */
     bool hf_tied_by_default;    /* ... without which lm_head.weight says it, or, if this is set, it is tied */
     const ig_weight_spec *layer_rows; /* ended by a NULL name */
     const ig_weight_spec *top_rows;
@@ -116,6 +117,8 @@ struct ig_model {
     ig_layer top;     /* IG_TOP_... */
     double *inv_freq[IG_ROPES]; /* [head_dim / 2]; NULL: no layer uses it */
     double rope_scale[IG_ROPES];
+    const ig_fmt *number; /* tier l1: what activations are rounded to; else NULL */
+    float *mlx_freq[IG_ROPES], mlx_step[IG_ROPES], mlx_before[IG_ROPES]; /* and its ropes (ig_rope_mlx) */
     ig_kv_shape kv;
     ig_kern_table kern;
     ig_tier tier_max;
@@ -127,6 +130,8 @@ struct ig_model {
     void *shapes; /* of tensors while a plan counts */
     ig_trace_fn *watch; /* of forwards; or NULL */
     void *watch_ud;
+    ig_tap_fn *tap; /* likewise */
+    void *tap_ud;
     uint64_t n_params, decode_bytes;
 };
 
@@ -171,6 +176,11 @@ ig_status ig_source_find(ig_source_tensor *out, ig_source *s, const char *name, 
 ig_status ig_source_read(const ig_source *s, const ig_source_tensor *t, int row, int n, void *out,
                          void *scratch, ig_err *err);
 /* What nobody used and the family does not drop: an error that names it. */
+/* Tier l1: what mlx-lm's activations are rounded to, by the type of `name`, a vector. IG_EINVAL: another than f16 and
+ * bf16. GGUF: bf16, since mlx-lm reads none. */
+ig_status ig_source_number(const ig_fmt **out, const ig_source *s, const char *name, ig_err *err);
+/* ... and whether tensor t is of that type: mlx-lm would go on in f32 from where two types meet. */
+ig_status ig_source_check_number(const ig_source *s, const ig_source_tensor *t, const ig_fmt *number, ig_err *err);
 ig_status ig_source_check_used(const ig_source *s, const ig_family *f, bool tied_head, ig_err *err);
 
 /* ---- rope.c, config_gguf.c, config_hf.c: the settings ------------------------------------------------- */
@@ -178,6 +188,8 @@ ig_status ig_source_check_used(const ig_source *s, const ig_family *f, bool tied
 /* inv_freq[head_dim / 2], radians a position. divisor: the file's own of each pair, or NULL. */
 ig_status ig_rope_inv_freq(double *inv_freq, const ig_rope_settings *s, int head_dim, const float *divisor,
                            ig_err *err);
+/* Tier l1: angle = ((float)pos * step) * freq[i]; what is turned is multiplied by `before` first. */
+ig_status ig_rope_mlx(float *freq, float *step, float *before, const ig_rope_settings *s, int head_dim, ig_err *err);
 ig_status ig_rope_check(const ig_rope_settings *s, int head_dim, const char *what, ig_err *err);
 double ig_rope_yarn_scale(double factor, double mscale); /* 1 + 0.1 mscale ln(factor) */
 

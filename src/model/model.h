@@ -65,6 +65,7 @@ typedef struct ig_model_config {
     bool no_head;                    /* a bare model: rows after the last norm, and no logits */
     ig_pooling pooling;
     bool attention_bias, mlp_bias;   /* of a snapshot: the settings; in GGUF files the tensors say it */
+    bool window_implied;             /* by the name of the model, not by a setting of layers */
     int window;                      /* positions, the row's own included; 0: no layer has one */
     uint8_t windowed[IG_LAYERS_MAX]; /* 1: layer i sees a window only */
 } ig_model_config;
@@ -93,6 +94,9 @@ void ig_model_close(ig_model *m);
 const ig_model_config *ig_model_config_of(const ig_model *m);
 const char *ig_model_family(const ig_model *m); /* "llama" */
 ig_kv_shape ig_model_kv_shape(const ig_model *m);
+ig_tier ig_model_tier(const ig_model *m); /* the ceiling it was opened with */
+/* Tiers l1 and l2: what activations and logits are rounded to, ig_fmt_bf16 or ig_fmt_f16; else NULL. */
+const ig_fmt *ig_model_number(const ig_model *m);
 bool ig_model_two_parts(const ig_model *m);
 uint64_t ig_model_weights_bytes(const ig_model *m); /* repacked, in memory */
 uint64_t ig_model_decode_bytes(const ig_model *m);  /* weight bytes read for one decoded token */
@@ -179,6 +183,8 @@ ig_loss *ig_model_loss(const ig_model *m, ig_run *r, const ig_rows *rows, const 
 void ig_model_trace(const ig_model *m, ig_trace_fn *trace, void *ud);
 /* The same calls from the forwards that follow, while they run: for profiles. NULL ends it. */
 void ig_model_watch(ig_model *m, ig_trace_fn *trace, void *ud);
+/* Every intermediate of the forwards that follow (op.h); the trace says of which op. NULL ends it. */
+void ig_model_tap(ig_model *m, ig_tap_fn *tap, void *ud);
 
 /* What the checkpoint holds, without loading it: for `show`. */
 typedef struct ig_model_info {

@@ -299,6 +299,13 @@ static ig_status make_rope(ig_model *m, int rope, ig_err *err) {
     m->inv_freq[rope] = calloc((size_t)c->head_dim / 2, sizeof *m->inv_freq[rope]);
     if (!m->inv_freq[rope]) return ig_fail(err, IG_ELIMIT, "no memory for %d frequencies", c->head_dim / 2);
     m->rope_scale[rope] = s->scale;
+    if (m->number) {
+        m->mlx_freq[rope] = calloc((size_t)c->head_dim / 2, sizeof *m->mlx_freq[rope]);
+        if (!m->mlx_freq[rope]) return ig_fail(err, IG_ELIMIT, "no memory for %d frequencies", c->head_dim / 2);
+        ig_status st = ig_rope_mlx(m->mlx_freq[rope], &m->mlx_step[rope], &m->mlx_before[rope], s, c->head_dim, err);
+        if (st) return st;
+        m->mlx_before[rope] = ig_number_round(m->number, m->mlx_before[rope]);
+    }
     return ig_rope_inv_freq(m->inv_freq[rope], s, c->head_dim, divisor, err);
 }
 
@@ -335,6 +342,23 @@ static ig_status lay_out_layers(ig_model *m, ig_kv_kind kv_kind, ig_err *err) {
     return st;
 }
 
+/* Tiers l1 and l2: the type that activations are rounded to, and what mlx-lm makes of the settings. */
+static ig_status take_number(ig_model *m, const ig_source *s, ig_err *err) {
+    ig_model_config *c = &m->config;
+    char name[IG_TENSOR_NAME_BYTES];
+    const ig_weight_spec *norm = m->family->top_rows;
+    while (!norm->vector || norm->slot != IG_TOP_NORM) norm++;
+    ig_source_name(name, s, norm, 0);
+    ig_status st = ig_source_number(&m->number, s, name, err);
+    if (st) return st;
+    c->embed_scale = ig_number_round(m->number, c->embed_scale);
+    c->attention_scale = ig_number_round(m->number, c->attention_scale);
+    c->attention_softcap = ig_number_round(m->number, c->attention_softcap);
+    c->final_softcap = ig_number_round(m->number, c->final_softcap);
+    if (m->family->mlx_sees_all || c->window_implied) memset(c->windowed, 0, sizeof c->windowed), c->window = 0;
+    return IG_OK;
+}
+
 /* Is there a weight to which parts of activations mean something? */
 static bool eats_int8(const ig_layer *l) {
     bool found = false;
@@ -364,7 +388,8 @@ ig_status ig_model_open(ig_model **out, ig_checkpoint from, const ig_model_optio
     m->pool = o->pool;
     m->tier_max = o->tier_max ? o->tier_max : IG_TIER_L3;
     m->cpu = o->cpu ? o->cpu : ig_cpu_features();
-    ig_kern_table_pick(&m->kern, m->tier_max, m->cpu);
+    if (m->tier_max < IG_TIER_L3 && (st = take_number(m, &s, err)) != IG_OK) goto out;
+    ig_kern_table_pick(&m->kern, m->tier_max, m->number, m->cpu);
     m->layers = calloc((size_t)c.n_layers, sizeof *m->layers);
     if (!m->layers) {
         st = ig_fail(err, IG_ELIMIT, "no memory for %d layers", c.n_layers);
@@ -373,7 +398,8 @@ ig_status ig_model_open(ig_model **out, ig_checkpoint from, const ig_model_optio
     if ((st = ig_model_make_shapes(m, err)) != IG_OK) goto out;
     if ((st = ig_model_bind(m, &s, o, err)) != IG_OK) goto out;
     m->two_parts = o->two_parts && model_eats_int8(m);
-    if ((st = lay_out_layers(m, o->kv_kind, err)) != IG_OK) goto out;
+    const ig_kv_kind kv_kind = !m->number ? o->kv_kind : m->number == &ig_fmt_bf16 ? IG_KV_BF16 : IG_KV_F16;
+    if ((st = lay_out_layers(m, kv_kind, err)) != IG_OK) goto out;
     *out = m;
     m = NULL;
 out:
@@ -392,7 +418,7 @@ void ig_model_close(ig_model *m) {
     if (m->panels) ig_pages_unmap(m->panels, m->panels_bytes);
     free_vectors(&m->top);
     for (int i = 0; m->layers && i < m->config.n_layers; i++) free_vectors(&m->layers[i]);
-    for (int i = 0; i < IG_ROPES; i++) free(m->inv_freq[i]);
+    for (int i = 0; i < IG_ROPES; i++) free(m->inv_freq[i]), free(m->mlx_freq[i]);
     free(m->shapes);
     free(m->layers);
     free(m);
@@ -406,6 +432,12 @@ const char *ig_model_family(const ig_model *m) {
 }
 ig_kv_shape ig_model_kv_shape(const ig_model *m) {
     return m->kv;
+}
+ig_tier ig_model_tier(const ig_model *m) {
+    return m->tier_max;
+}
+const ig_fmt *ig_model_number(const ig_model *m) {
+    return m->number;
 }
 bool ig_model_two_parts(const ig_model *m) {
     return m->two_parts;

@@ -63,6 +63,55 @@ ig_status ig_rope_inv_freq(double *inv_freq, const ig_rope_settings *s, int head
     return IG_OK;
 }
 
+/* ---- tier l1: the same tables as mlx-lm makes them, in f32 --------------------------------------------- */
+
+/* base^i as one power in f32, which is the power in double rounded once. */
+static float power(float base, float i) {
+    return (float)ig_math_exp((double)i * ig_math_log((double)base));
+}
+
+static float llama3_f32(const ig_rope_settings *s, float f) {
+    const float wave = (float)two_pi * f, factor = (float)s->factor, low = (float)s->low;
+    const bool is_long = wave > (float)(s->original / s->low);
+    if (is_long || !(wave > (float)(s->original / s->high) && wave < (float)(s->original / s->low)))
+        return is_long ? f * factor : f;
+    const float part = ((float)s->original / wave - low) / (float)(s->high - s->low);
+    return f / ((1.0f - part) / factor + part);
+}
+
+ig_status ig_rope_mlx(float *freq, float *step, float *before, const ig_rope_settings *s, int head_dim, ig_err *err) {
+    const int half = head_dim / 2;
+    const float base = (float)s->base, factor = (float)s->factor;
+    *step = s->type == IG_ROPE_LINEAR ? (float)(1.0 / s->factor) : 1.0f;
+    *before = s->type == IG_ROPE_YARN || s->type == IG_ROPE_LONGROPE ? (float)s->scale : 1.0f;
+    if (s->type == IG_ROPE_PLAIN || s->type == IG_ROPE_LINEAR) {
+        const float step_log = ig_mlx_log(base) / (float)half;
+        for (int i = 0; i < half; i++) freq[i] = ig_mlx_exp((float)-i * step_log);
+        return IG_OK;
+    }
+    if (s->type == IG_ROPE_LONGROPE && !s->n_divisors)
+        return ig_fail(err, IG_EINVAL, "--l1: longrope whose factors are not in config.json is not mlx-lm's");
+    double first = 0, last = 0;
+    if (s->type == IG_ROPE_YARN) {
+        first = floor(pair_of_turns(s, head_dim, s->beta_fast)), last = ceil(pair_of_turns(s, head_dim, s->beta_slow));
+        if (first < 0) first = 0;
+        if (last > head_dim - 1) last = head_dim - 1;
+        if (last == first) last += 0.001;
+    }
+    for (int i = 0; i < half; i++) {
+        const float f = power(base, (float)(2 * i) / (float)head_dim);
+        float y = s->type == IG_ROPE_LLAMA3 ? llama3_f32(s, f) : (float)s->divisor[i] * f;
+        if (s->type == IG_ROPE_YARN) {
+            float m = ((float)i - (float)first) / (float)(last - first);
+            m = 1.0f - (m < 0.0f ? 0.0f : m > 1.0f ? 1.0f : m);
+            const float wide = factor * f;
+            y = (wide * f) / (wide * m + f * (1.0f - m));
+        }
+        freq[i] = 1.0f / y;
+    }
+    return IG_OK;
+}
+
 ig_status ig_rope_check(const ig_rope_settings *s, int head_dim, const char *what, ig_err *err) {
     if (!(s->base > 1.0 && s->base < 1e13))
         return ig_fail(err, IG_EFORMAT, "%s: the rope base %g is not in (1, 1e13)", what, s->base);

@@ -381,6 +381,33 @@ static ig_status refuse_missing(const ig_source *s, const char *name, ig_err *er
     return ig_fail(err, IG_EFORMAT, "%s: tensor %s is missing", s->path, name);
 }
 
+ig_status ig_source_number(const ig_fmt **out, const ig_source *s, const char *name, ig_err *err) {
+    *out = &ig_fmt_bf16;
+    if (s->from.gguf) return IG_OK;
+    const ig_safetensor *t = ig_snapshot_find(s->from.snapshot, name);
+    if (!t) return ig_fail(err, IG_EFORMAT, "%s: tensor %s is missing", s->path, name);
+    if (t->dtype == IG_DTYPE_F16) *out = &ig_fmt_f16;
+    if (t->dtype == IG_DTYPE_F16 || t->dtype == IG_DTYPE_BF16) return IG_OK;
+    return ig_fail(err, IG_EINVAL, "%s: %s is %s, and --l1 is for checkpoints in BF16 or F16", s->path, name,
+                   ig_dtype_name(t->dtype));
+}
+
+ig_status ig_source_check_number(const ig_source *s, const ig_source_tensor *t, const ig_fmt *number, ig_err *err) {
+    if (s->from.gguf) return IG_OK;
+    const ig_dtype want = number == &ig_fmt_f16 ? IG_DTYPE_F16 : IG_DTYPE_BF16;
+    const ig_safetensor *p = t->fmt->mlx ? t->part[1] : t->part[0];
+    const bool u8 = t->fmt->mlx && t->fmt->mlx != IG_MLX_AFFINE;
+    if (u8 && number == &ig_fmt_f16)
+        return ig_fail(err, IG_EINVAL, "%s: %.*s is %s in a model of F16, of which mlx-lm makes F32; --l1 is for BF16 there",
+                       s->path, (int)t->name.n, t->name.p, t->fmt->name);
+    if (u8 && t->tensor_scale != 0.0f)
+        return ig_fail(err, IG_EINVAL, "%s: %.*s has a scale of its whole tensor, which --l1 has no reference for", s->path,
+                       (int)t->name.n, t->name.p);
+    if (u8 || p->dtype == want) return IG_OK;
+    return ig_fail(err, IG_EINVAL, "%s: %.*s is %s in a model of %s; --l1 is for checkpoints of one type", s->path,
+                   (int)p->name.n, p->name.p, ig_dtype_name(p->dtype), ig_dtype_name(want));
+}
+
 static ig_status find_hf(ig_source_tensor *out, ig_source *s, const char *name, bool vector, int rows,
                          int cols, ig_err *err) {
     const ig_safetensor *t = ig_snapshot_find(s->from.snapshot, name);

@@ -33,6 +33,11 @@ static uint8_t *part_of(const qkv_job *j, int row, int head, bool values) {
 /* n pairs of each of m rows, lo and hi, x_row floats apart; i is their place in the head. */
 static void turn(const qkv_job *j, float *lo, float *hi, size_t x_row, int row, int m, int i, int n) {
     const size_t half = (size_t)j->rope->half, at = (size_t)row * half + (size_t)i;
+    for (int t = 0; t < m && j->rope->before != 1.0f; t++) {
+        const ig_kern *scale = j->r->kern->op[IG_KERN_SCALE];
+        scale->fn.scale(lo + (size_t)t * x_row, lo + (size_t)t * x_row, j->rope->before, n);
+        scale->fn.scale(hi + (size_t)t * x_row, hi + (size_t)t * x_row, j->rope->before, n);
+    }
     j->r->kern->op[IG_KERN_ROPE]->fn.rope(lo, hi, x_row, j->rope->cos + at, j->rope->sin + at, half, m, n);
 }
 
@@ -94,7 +99,10 @@ static void qkv_unit(const void *arg, int u, int row, int m, op_scratch *s) {
         op_ask_for(q + j->a->head_dim / 2, (size_t)w->n_rows * sizeof *q, m);
     }
     float *tile = op_panel(j->r, s, 0, w, p, j->x, row, m);
-    if (!plain && w != j->wv) turn(j, tile, tile + 8, IG_PANEL_ROWS, row, m, p % per_head * 8, 8);
+    if (!plain && w != j->wv) {
+        turn(j, tile, tile + 8, IG_PANEL_ROWS, row, m, p % per_head * 8, 8);
+        op_tap(j->r, w == j->wq ? "q rope" : "k rope", w, row, m, p * IG_PANEL_ROWS, IG_PANEL_ROWS, tile, IG_PANEL_ROWS);
+    }
     if (!plain && w == j->wq)
         j->r->kern->op[IG_KERN_SCALE]->fn.scale(tile, tile, j->a->scale, m * IG_PANEL_ROWS);
     for (int t = 0; t < m; t++, tile += IG_PANEL_ROWS) {
@@ -122,10 +130,11 @@ static void norm_rope_part(void *arg, int lo, int hi, int thread) {
             const size_t at = (size_t)t * (size_t)(is_q ? j->wq : j->wk)->n_rows + (size_t)(head * n_d);
             float row[IG_HEAD_DIM_MAX];
             norm(row, (is_q ? j->q0 : j->k0) + at, is_q ? a->q_norm : a->k_norm, n_d, a->norm_eps);
+            op_tap(j->r, is_q ? "q norm" : "k norm", NULL, t, 1, head * n_d, n_d, row, 0);
             turn(j, row, row + half, 0, t, 1, 0, half);
+            op_tap(j->r, is_q ? "q rope" : "k rope", NULL, t, 1, head * n_d, n_d, row, 0);
             const ig_tensor *y = is_q ? j->y.q : j->y.k;
-            if (is_q)
-                for (int i = 0; i < n_d; i++) row[i] *= a->scale;
+            if (is_q) j->r->kern->op[IG_KERN_SCALE]->fn.scale(row, row, a->scale, n_d);
             if (y) memcpy(y->f + at, row, (size_t)n_d * sizeof *row);
             for (int i = 0; i < n_d / IG_KV_GROUP && !y; i++) {
                 float pairs[16];
@@ -229,7 +238,7 @@ typedef struct piece {
     int row, n, span;
 } piece;
 
-enum { ALL_SPANS = -1, APART_ROWS = 8, SPAN_TOKENS = IG_ATTENTION_SPAN_BLOCKS * IG_KV_BLOCK_TOKENS };
+enum { ALL_SPANS = -1, APART_ROWS = 8, QUERIES_ROUNDED = 24, SPAN_TOKENS = IG_ATTENTION_SPAN_BLOCKS * IG_KV_BLOCK_TOKENS };
 
 /* What spans give before they are joined: of row t, span i and query head h at (t * n_spans + i) * n_heads + h. */
 typedef struct parts {
@@ -251,16 +260,16 @@ typedef struct attention_job {
     const float *blocks;    /* training: the batch's blocks, [n_blocks][n_kv_heads][128 D] */
     const int *first_block; /* training: [T] block of the row's position 0 */
     int n_pieces, n_splits; /* splits: of a kv head's query heads */
-    int n_q_max, n_blocks_max;
+    int n_q_max, n_blocks_max, n_keys; /* n_keys: of a call, in tier l1; else 0 */
 } attention_job;
 
 static size_t round64(size_t n) {
     return (n + 63) / 64 * 64;
 }
 /* Scratch of one thread: q, out, kernel scratch, block pointers, positions, lse or m, l. */
-static size_t attention_scratch(int n_q, int head_dim, int n_blocks) {
+static size_t attention_scratch(int n_q, int head_dim, int n_blocks, int n_keys) {
     size_t rows = round64((size_t)n_q * (size_t)head_dim * sizeof(float));
-    return 2 * rows + round64(ig_attention_scratch_floats(n_q, head_dim) * sizeof(float)) +
+    return 2 * rows + round64(ig_attention_scratch_floats(n_q, head_dim, n_keys) * sizeof(float)) +
            round64((size_t)n_blocks * sizeof(void *)) + round64((size_t)n_q * (sizeof(int) + 2 * sizeof(float)));
 }
 
@@ -268,6 +277,13 @@ static size_t attention_scratch(int n_q, int head_dim, int n_blocks) {
 static int see_from(const attention_job *j, int t) {
     const int pos = j->rows->pos[t], window = j->a->window;
     return window > 0 && pos >= window ? pos - window + 1 : 0;
+}
+
+/* Tier l1: does row t see its window in the order of a ring? Rows that mlx-lm ran one at a time do, once it is full. */
+static bool in_ring(const ig_run *r, const ig_attention *a, const ig_rows *rows, int t) {
+    const int pos = rows->pos[t];
+    return ig_kern_table_rounds(r->kern) && a->window > 0 && pos >= a->window &&
+           pos >= rows->kv_seq[rows->seq[t]]->ring_from;
 }
 
 static const void *block_at(const attention_job *j, int row, int b, int head) {
@@ -287,7 +303,7 @@ static void attention_part(void *arg, int lo, int hi, int thread) {
     uint8_t *s = j->scratch + (size_t)thread * j->scratch_bytes;
     float *q = (float *)(void *)s, *out = (float *)(void *)(s + rows_bytes),
           *work = (float *)(void *)(s + 2 * rows_bytes);
-    s += 2 * rows_bytes + round64(ig_attention_scratch_floats(j->n_q_max, n_d) * sizeof(float));
+    s += 2 * rows_bytes + round64(ig_attention_scratch_floats(j->n_q_max, n_d, j->n_keys) * sizeof(float));
     const void **block = (const void **)(void *)s;
     int *pos = (int *)(void *)(s + round64((size_t)j->n_blocks_max * sizeof *block));
     float *lse = (float *)(void *)(pos + j->n_q_max), *m = lse, *l = m + j->n_q_max;
@@ -311,7 +327,9 @@ static void attention_part(void *arg, int lo, int hi, int thread) {
                                .window = j->a->window, .softcap = j->a->softcap,
                                .kind = j->blocks ? IG_KV_F32 : j->a->kv_kind, .block = block,
                                .lse = j->lse ? lse : NULL, .scratch = work,
-                               .m = part ? m : NULL, .l = part ? l : NULL, .span = p.span};
+                               .m = part ? m : NULL, .l = part ? l : NULL, .span = p.span,
+                               .in_ring = in_ring(j->r, j->a, j->rows, p.row)};
+        if (a.in_ring) a.ring_from = j->rows->kv_seq[j->rows->seq[p.row]]->ring_from;
         j->r->kern->op[IG_KERN_ATTENTION]->fn.attention(&a);
         for (int i = 0; i < n_q; i++) {
             const int t = p.row + i / n_g, h = h0 + i % n_g;
@@ -321,6 +339,7 @@ static void attention_part(void *arg, int lo, int hi, int thread) {
                 j->parts.m[at] = m[i], j->parts.l[at] = l[i];
                 continue;
             }
+            op_tap(j->r, "attention", NULL, t, 1, h * n_d, n_d, out + i * n_d, 0);
             if (j->lse) j->lse[(size_t)t * (size_t)j->a->n_heads + (size_t)h] = lse[i];
             op_store_row(j->r, j->y, t, h * n_d, out + i * n_d, n_d);
         }
@@ -345,11 +364,11 @@ static void join_part(void *arg, int lo, int hi, int thread) {
     }
 }
 
-/* Neighbouring rows of one sequence, at most `most` together. */
-static int cut_tiles(piece *tile, const ig_rows *rows, int most) {
+/* Neighbouring rows of one sequence, at most `most` together; one that sees a ring is alone. */
+static int cut_tiles(piece *tile, const ig_run *r, const ig_attention *a, const ig_rows *rows, int most) {
     int n = 0;
     for (int t = 0; t < rows->n_rows; t++) {
-        bool joins = t > 0 && rows->seq[t] == rows->seq[t - 1] && tile[n - 1].n < most;
+        bool joins = t > 0 && rows->seq[t] == rows->seq[t - 1] && tile[n - 1].n < most && !in_ring(r, a, rows, t);
         if (joins)
             tile[n - 1].n++;
         else
@@ -376,7 +395,7 @@ static int cut_spans(attention_job *j, int n_tiles) {
 
 /* Spans of keys that some row of a step of few rows has; 1: nothing to take apart. A plan reckons with all. */
 static int spans_apart(const ig_run *r, const ig_rows *rows) {
-    if (r->train) return 1;
+    if (r->train || ig_kern_table_rounds(r->kern)) return 1;
     if (ig_run_planning(r)) return (rows->n_ctx - 1) / SPAN_TOKENS + 1;
     int n = 1;
     for (int t = 0; t < rows->n_rows && rows->n_rows <= APART_ROWS; t++)
@@ -450,7 +469,9 @@ ig_tensor *op_attention(ig_run *r, const ig_attention *a, ig_qkv x, const ig_row
     ig_tensor *y = op_tensor(r, q->n_rows, q->n_cols, whole ? need : need | IG_ACT_F32);
     float *lse = r->tape ? op_take(r, (size_t)q->n_rows * (size_t)a->n_heads * sizeof *lse) : NULL;
     size_t mark = ig_arena_mark(r->arena);
-    const int most = IG_ATTENTION_QUERIES_MAX / group;
+    /* tier l1 keeps all scores of its queries in scratch */
+    const int queries = ig_kern_table_rounds(r->kern) ? QUERIES_ROUNDED : IG_ATTENTION_QUERIES_MAX;
+    const int most = queries > group ? queries / group : 1;
     attention_job job = {.r = r,
                          .a = a,
                          .q = q,
@@ -463,7 +484,11 @@ ig_tensor *op_attention(ig_run *r, const ig_attention *a, ig_qkv x, const ig_row
         job.blocks = op_lay_out_blocks(r, a, x, rows, first_block, false);
         job.first_block = first_block;
     }
-    job.scratch_bytes = attention_scratch(job.n_q_max, n_d, job.n_blocks_max);
+    if (ig_kern_table_rounds(r->kern)) {
+        const int seen = a->window > 0 && a->window < rows->n_ctx ? a->window + most : rows->n_ctx;
+        job.n_keys = (ig_kv_blocks_for(seen) + 1) * IG_KV_BLOCK_TOKENS;
+    }
+    job.scratch_bytes = attention_scratch(job.n_q_max, n_d, job.n_blocks_max, job.n_keys);
     const int n_threads = ig_pool_threads(r->pool), n_spans = spans_apart(r, rows);
     const int n_apart = n_spans == 1 ? 0 : rows->n_rows < APART_ROWS ? rows->n_rows : APART_ROWS;
     if (n_apart) {
@@ -480,7 +505,7 @@ ig_tensor *op_attention(ig_run *r, const ig_attention *a, ig_qkv x, const ig_row
         ig_tensor f32_only = *y;
         if (!whole) f32_only.act.q = NULL, f32_only.act.q16 = NULL;
         job.y = whole ? y : &f32_only;
-        job.n_pieces = cut_tiles(job.piece, rows, most);
+        job.n_pieces = cut_tiles(job.piece, r, a, rows, most);
         if (n_apart) job.n_pieces = cut_spans(&job, job.n_pieces);
         const int n_units = job.n_pieces * a->n_kv_heads;
         job.n_splits = (n_threads + n_units - 1) / n_units;

@@ -2,6 +2,7 @@
 #include "op/inside.h"
 
 typedef struct embed_job {
+    const ig_run *r;
     const ig_weight *w;
     const ig_rows *rows;
     float *y, scale;
@@ -16,8 +17,11 @@ static void embed_part(void *arg, int lo, int hi, int thread) {
         float *y = j->y + (size_t)t * (size_t)j->w->n_cols;
         j->w->unpack->fn.unpack(y, j->w->panels + (size_t)(id / IG_PANEL_ROWS) * j->w->panel_bytes,
                                 (int)(id % IG_PANEL_ROWS), j->w->n_cols);
-        if (j->scale != 1.0f)
-            for (int k = 0; k < j->w->n_cols; k++) y[k] *= j->scale;
+        op_tap(j->r, "embed", NULL, t, 1, 0, j->w->n_cols, y, 0);
+        if (j->scale == 1.0f) continue;
+        for (int k = 0; k < j->w->n_cols; k++) y[k] *= j->scale;
+        op_round(j->r, y, j->w->n_cols);
+        op_tap(j->r, "embed scaled", NULL, t, 1, 0, j->w->n_cols, y, 0);
     }
 }
 
@@ -26,7 +30,7 @@ ig_tensor *op_embed(ig_run *r, const ig_weight *table, const ig_rows *rows, floa
     op_trace(r, "embed", table->unpack);
     ig_tensor *y = op_tensor(r, rows->n_rows, table->n_cols, IG_ACT_F32);
     if (!y || ig_run_planning(r)) return y;
-    embed_job job = {table, rows, y->f, scale};
+    embed_job job = {r, table, rows, y->f, scale};
     ig_pool_run(r->pool, embed_part, &job, rows->n_rows, LIGHT_ROWS);
     return y;
 }

@@ -53,6 +53,17 @@ static inline void op_ask_for(const void *p, size_t stride, int m) {
 void op_quant_row(const ig_run *r, ig_tensor *y, int row, int col, const float *x, int n);
 void op_store_row(const ig_run *r, ig_tensor *y, int row, int col, const float *x, int n);
 
+/* For ig_run.tap. */
+static inline void op_tap(const ig_run *r, const char *what, const ig_weight *w, int row, int m, int col, int n,
+                          const float *v, size_t v_row) {
+    if (r->tap) r->tap(r->tap_ud, what, w, row, m, col, n, v, v_row);
+}
+/* Tier l1: the last step of what was made in m rows of n. */
+static inline void op_round(const ig_run *r, float *y, int n) {
+    const ig_kern *k = r->kern->op[IG_KERN_ROUND];
+    if (k) k->fn.round(y, y, n);
+}
+
 void op_trace(ig_run *r, const char *op, const ig_kern *k);
 void op_trace_weight(ig_run *r, const char *op, const ig_weight *w);
 

@@ -45,6 +45,7 @@ static void add_unit(const void *arg, int p, int row, int m, op_scratch *s) {
     const float *tile = op_panel(j->r, s, 0, j->w, p, j->x, row, m);
     j->r->kern->op[IG_KERN_ADD]->fn.add(j->out + at, j->stride, j->add + at, j->stride, tile, IG_PANEL_ROWS, m,
                                         panel_cols(j->w, p));
+    op_tap(j->r, "add", NULL, row, m, p * IG_PANEL_ROWS, panel_cols(j->w, p), j->out + at, j->stride);
 }
 
 ig_tensor *op_linear_add(ig_run *r, const ig_weight *w, ig_tensor *x, ig_tensor *h) {
@@ -94,6 +95,7 @@ static void gate_unit(const void *arg, int u, int row, int m, op_scratch *s) {
         if (j->kept_gate) keep_tiles(j, p, row, m, g, up);
         if (j->act->op == IG_KERN_GEGLU) j->act->fn.geglu(g, g, up, m * IG_PANEL_ROWS);
         else j->act->fn.swiglu(g, g, up, m * IG_PANEL_ROWS);
+        op_tap(j->r, "glu", NULL, row, m, p * IG_PANEL_ROWS, panel_cols(j->w, p), g, IG_PANEL_ROWS);
     }
     for (int t = 0; t < m; t++) {
         float y[GATE_COLS];
@@ -160,6 +162,7 @@ static void plain_unit(const void *arg, int p, int row, int m, op_scratch *s) {
     for (int t = 0; t < m && j->softcap > 0.0f; t++)
         j->r->kern->op[IG_KERN_SOFTCAP]->fn.softcap(tile + t * IG_PANEL_ROWS, slope, tile + t * IG_PANEL_ROWS,
                                                     j->softcap, IG_PANEL_ROWS);
+    if (j->softcap > 0.0f) op_tap(j->r, "softcap", NULL, row, m, p * IG_PANEL_ROWS, panel_cols(j->w, p), tile, IG_PANEL_ROWS);
     for (int t = 0; t < m; t++)
         memcpy(j->out + (size_t)(row + t) * j->stride + (size_t)p * IG_PANEL_ROWS, tile + t * IG_PANEL_ROWS,
                (size_t)panel_cols(j->w, p) * sizeof *tile);

@@ -19,6 +19,7 @@ static void norm_part(void *arg, int lo, int hi, int thread) {
         const float *x = j->x->f + (size_t)(j->pick ? j->pick[t] : t) * (size_t)n;
         float *y = j->y->f ? j->y->f + (size_t)t * (size_t)n : j->scratch + (size_t)thread * (size_t)n;
         j->r->kern->op[IG_KERN_NORM]->fn.norm(y, x, j->w, n, j->eps);
+        op_tap(j->r, "norm", NULL, t, 1, 0, n, y, 0);
         op_quant_row(j->r, j->y, t, 0, y, n);
     }
 }
@@ -110,7 +111,9 @@ static void norm_add_part(void *arg, int lo, int hi, int thread) {
     for (int t = lo; t < hi; t++) {
         const size_t at = (size_t)t * (size_t)n;
         j->r->kern->op[IG_KERN_NORM]->fn.norm(s, j->x->f + at, j->w, n, j->eps);
+        op_tap(j->r, "norm", NULL, t, 1, 0, n, s, 0);
         j->r->kern->op[IG_KERN_ADD]->fn.add(j->y->f + at, 0, j->h->f + at, 0, s, 0, 1, n);
+        op_tap(j->r, "add", NULL, t, 1, 0, n, j->y->f + at, 0);
     }
 }
 

@@ -76,7 +76,13 @@ typedef struct ig_kern_table {
     const ig_kern *op[IG_KERN_N_OPS];
     const ig_kern *linear_f32; /* of panels [K][16] of f32, which training unpacks all others to */
 } ig_kern_table;
-void ig_kern_table_pick(ig_kern_table *t, ig_tier tier_max, uint32_t cpu);
+/* number: NULL, or in tiers l1 and l2 what activations are rounded to after each step (ig_fmt_bf16, ig_fmt_f16): then
+ * op[IG_KERN_ROUND] is there, ops of no use in serving are NULL. */
+void ig_kern_table_pick(ig_kern_table *t, ig_tier tier_max, const ig_fmt *number, uint32_t cpu);
+/* Are activations rounded to a number after each step? */
+static inline bool ig_kern_table_rounds(const ig_kern_table *t) {
+    return t->op[IG_KERN_ROUND] != NULL;
+}
 
 typedef struct ig_node ig_node; /* tape.c */
 enum { IG_TAPE_SPARES = 32 };
@@ -108,6 +114,11 @@ typedef struct ig_rows {
  * for each, all before it computes, so the time between calls is the time of ops. On the run's thread. */
 typedef void ig_trace_fn(void *ud, const char *op, const ig_kern *k, const ig_weight *w);
 
+/* Rows row .. row + m - 1, columns col .. col + n - 1 of what an op made, v_row floats apart: for comparing programs step
+ * by step. w: of a product, else NULL; `what` is the op's name. From any thread of the pool, in any order. */
+typedef void ig_tap_fn(void *ud, const char *what, const ig_weight *w, int row, int m, int col, int n, const float *v,
+                       size_t v_row);
+
 typedef struct ig_run {
     ig_arena *arena;
     ig_arena *shapes; /* plan: real memory for the tensors' headers, their values are only counted */
@@ -119,6 +130,8 @@ typedef struct ig_run {
     ig_tape *tape; /* only with train */
     ig_trace_fn *trace; /* or NULL */
     void *trace_ud;
+    ig_tap_fn *tap; /* or NULL */
+    void *tap_ud;
     const ig_kern_table *kern;
     ig_status status;
     ig_err err;
@@ -146,10 +159,15 @@ void op_backward(ig_run *r);
 /* Cosines and sines of the batch: [T][D/2] each, computed once a step in double, rounded to f32. */
 typedef struct ig_rope {
     const float *cos, *sin;
+    float before; /* tier l1: of what is turned, a number; 1: nothing to do */
     int half;
 } ig_rope;
 /* inv_freq[half] in double; angle = (double)pos * inv_freq[i]. Cosines and sines times scale, in double. */
 const ig_rope *op_rope(ig_run *r, const ig_rows *rows, const double *inv_freq, int half, double scale);
+/* Tier l1: all in f32, angle = (float)pos * step * freq[i], cosines and sines rounded to the number. What is turned is
+ * multiplied by `before`, a number, first. */
+const ig_rope *op_rope_rounded(ig_run *r, const ig_rows *rows, const float *freq, int half, float step,
+                               float before);
 
 /* h[t] = row token[t] of the table, times scale. f32. */
 ig_tensor *op_embed(ig_run *r, const ig_weight *table, const ig_rows *rows, float scale);
@@ -162,7 +180,7 @@ ig_tensor *op_norm(ig_run *r, ig_tensor *x, const float *w, float eps, int need,
 typedef struct ig_attention {
     int n_heads, n_kv_heads, head_dim;
     int window;                   /* positions that a row sees, itself included; 0: all before it */
-    float scale;                  /* of q, after rope */
+    float scale;                  /* of q, after rope; of tier l1 a number */
     float softcap;                /* of scores: cap * tanh(score / cap); 0: none */
     const float *q_norm, *k_norm; /* [head_dim]: RMS norm of every head before rope; NULL: none */
     float norm_eps;

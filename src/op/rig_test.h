@@ -39,7 +39,7 @@ typedef struct rig {
 static inline void rig_open(rig *g, size_t cap_bytes, int n_threads, uint32_t cpu) {
     *g = (rig){.shapes = {.cap_bytes = 1 << 20}};
     ig_assert(ig_pool_make(&g->pool, n_threads, NULL) == IG_OK);
-    ig_kern_table_pick(&g->kern, IG_TIER_L3, cpu);
+    ig_kern_table_pick(&g->kern, IG_TIER_L3, NULL, cpu);
     g->shapes.base = aligned_alloc(64, g->shapes.cap_bytes);
     g->arena = (ig_arena){.cap_bytes = cap_bytes ? cap_bytes : SIZE_MAX, .counting = cap_bytes == 0};
     if (cap_bytes) g->arena.base = aligned_alloc(64, (cap_bytes + 63) / 64 * 64);

@@ -53,9 +53,12 @@ void op_trace_weight(ig_run *r, const char *op, const ig_weight *w) {
     if (r->trace) r->trace(r->trace_ud, op, w->kern, w);
 }
 
-void ig_kern_table_pick(ig_kern_table *t, ig_tier tier_max, uint32_t cpu) {
-    for (int op = 0; op < IG_KERN_N_OPS; op++)
-        t->op[op] = ig_kern_pick((ig_kern_op)op, NULL, tier_max, cpu); /* NULL for those of a format */
+void ig_kern_table_pick(ig_kern_table *t, ig_tier tier_max, const ig_fmt *number, uint32_t cpu) {
+    for (int op = 0; op < IG_KERN_N_OPS; op++) {
+        const bool of_format = op == IG_KERN_LINEAR || op == IG_KERN_DEQUANT || op == IG_KERN_UNPACK;
+        t->op[op] = number && !of_format ? ig_kern_pick((ig_kern_op)op, number, tier_max, cpu) : NULL;
+        if (!t->op[op]) t->op[op] = ig_kern_pick((ig_kern_op)op, NULL, tier_max, cpu); /* NULL for those of a format */
+    }
     t->linear_f32 = ig_kern_pick(IG_KERN_LINEAR, ig_fmt_of_gguf(0), tier_max, cpu);
 }
 
@@ -137,7 +140,10 @@ float *op_panel(const ig_run *r, op_scratch *s, int slot, const ig_weight *w, in
     }
     if (w->bias)
         add->fn.add(tile, IG_PANEL_ROWS, tile, IG_PANEL_ROWS, w->bias + (size_t)p * IG_PANEL_ROWS, 0, m,
-                    IG_PANEL_ROWS);
+                    IG_PANEL_ROWS); /* tier l1: the sum is rounded once, after the bias */
+    else
+        op_round(r, tile, m * IG_PANEL_ROWS);
+    op_tap(r, "linear", w, row, m, p * IG_PANEL_ROWS, IG_PANEL_ROWS, tile, IG_PANEL_ROWS);
     return tile;
 }
 

@@ -46,6 +46,17 @@ static inline vf vf_from_bf16(const uint16_t *p) {
 static inline void vf_to_f16(uint16_t *p, vf a) {
     _mm_storeu_si128((__m128i *)(void *)p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
 }
+static inline vf vf_bf16_number(vf a) {
+    const __m256i u = _mm256_castps_si256(a), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+    const __m256i up = _mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd);
+    return _mm256_castsi256_ps(_mm256_and_si256(up, _mm256_set1_epi32((int)0xffff0000)));
+}
+static inline vf vf_bf16(vf a) { return vf_keep_nan(a, vf_bf16_number(a)); }
+static inline vf vf_f16(vf a) { return _mm256_cvtph_ps(_mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)); }
+static inline void vf_to_bf16(uint16_t *p, vf a) {
+    const __m256i u = _mm256_srli_epi32(_mm256_castps_si256(vf_bf16(a)), 16);
+    _mm_storeu_si128((__m128i *)(void *)p, _mm_packus_epi32(_mm256_castsi256_si128(u), _mm256_extracti128_si256(u, 1)));
+}
 static inline float block_amax(const float *x) {
     const __m256i *p = (const __m256i *)(const void *)x;
     const __m256i abs = _mm256_set1_epi32(0x7fffffff);

@@ -65,6 +65,18 @@ static inline void vf_to_f16(uint16_t *p, vf a) {
     vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(a.lo)));
     vst1_u16(p + 4, vreinterpret_u16_f16(vcvt_f16_f32(a.hi)));
 }
+static inline float32x4_t bf16_number_4(float32x4_t a) {
+    const uint32x4_t u = vreinterpretq_u32_f32(a), odd = vandq_u32(vshrq_n_u32(u, 16), vdupq_n_u32(1));
+    return vreinterpretq_f32_u32(vandq_u32(vaddq_u32(vaddq_u32(u, vdupq_n_u32(0x7fff)), odd), vdupq_n_u32(0xffff0000u)));
+}
+static inline vf vf_bf16_number(vf a) { VF_HALVES(bf16_number_4(a.lo), bf16_number_4(a.hi)); }
+static inline vf vf_bf16(vf a) { return vf_keep_nan(a, vf_bf16_number(a)); }
+static inline vf vf_f16(vf a) { VF_HALVES(vcvt_f32_f16(vcvt_f16_f32(a.lo)), vcvt_f32_f16(vcvt_f16_f32(a.hi))); }
+static inline void vf_to_bf16(uint16_t *p, vf a) {
+    const vf r = vf_bf16(a);
+    vst1_u16(p, vshrn_n_u32(vreinterpretq_u32_f32(r.lo), 16));
+    vst1_u16(p + 4, vshrn_n_u32(vreinterpretq_u32_f32(r.hi), 16));
+}
 static inline float block_amax(const float *x) {
     uint32x4_t top = vdupq_n_u32(0);
     for (int i = 0; i < 32; i += 4)

@@ -73,6 +73,15 @@ static inline vf vf_from_bf16(const uint16_t *p) {
 static inline void vf_to_f16(uint16_t *p, vf a) {
     for (int i = 0; i < 8; i++) p[i] = ig_f32_to_f16(a.v[i]);
 }
+/* Rounded to bf16, nearest even. Of NaN only that it is one. */
+static inline vf vf_bf16(vf a) { VF_EACH(ig_bf16_to_f32(ig_f32_to_bf16(a.v[i]))); }
+/* The same of what is no NaN, or one whose lower half is zero. */
+static inline vf vf_bf16_number(vf a) { return vf_bf16(a); }
+/* Rounded to f16, nearest even. */
+static inline vf vf_f16(vf a) { VF_EACH(ig_f16_to_f32(ig_f32_to_f16(a.v[i]))); }
+static inline void vf_to_bf16(uint16_t *p, vf a) {
+    for (int i = 0; i < 8; i++) p[i] = ig_f32_to_bf16(a.v[i]);
+}
 /* 32 values of one block: the largest magnitude as bits, so that NaN > inf > any number. */
 static inline float block_amax(const float *x) {
     uint32_t top = 0;

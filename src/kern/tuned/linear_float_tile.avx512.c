@@ -38,5 +38,6 @@ INLINE void linear(float *tile, const uint8_t *panel, const ig_act *x, int row, 
     X(bf16, linear, AS_BF16)
 ALL(TILE_FUNCTION)
 
-static const ig_kern kerns[] = {ALL(TILE_KERN)};
+static const ig_kern kerns[] = {TILE_KERN_OF(IG_TIER_L3, f32) TILE_KERN_OF(IG_TIER_L1, f16)
+                                    TILE_KERN_OF(IG_TIER_L1, bf16)};
 KERN_EXPORT(linear_float_tile, kerns);

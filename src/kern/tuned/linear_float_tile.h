@@ -66,10 +66,10 @@ KERN(f32, F32)
 KERN(f16, F16)
 KERN(bf16, BF16)
 
-#define ROW(fmt)                                                                                       \
-    {IG_KERN_LINEAR, &ig_fmt_##fmt, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED + 5, KERN_NAME("linear_" #fmt "_tile"), \
+#define ROW(fmt, tier)                                                                                 \
+    {IG_KERN_LINEAR, &ig_fmt_##fmt, tier, SIMD_NEEDS, SIMD_SPEED + 5, KERN_NAME("linear_" #fmt "_tile"), \
      "equals scalar", {.linear = linear_##fmt}}
-static const ig_kern kerns[] = {ROW(f32), ROW(f16), ROW(bf16)};
+static const ig_kern kerns[] = {ROW(f32, IG_TIER_L3), ROW(f16, IG_TIER_L1), ROW(bf16, IG_TIER_L1)};
 KERN_EXPORT(linear_float_tile, kerns);
 
 #endif

@@ -105,8 +105,9 @@ INLINE __m256 min_of(const uint8_t *own, const uint8_t *shared, const int h, con
                              int n_cols) {                                                        \
         function(tile, panel, x, row, m, n_cols, __VA_ARGS__);                                    \
     }
-#define TILE_KERN(fmt, ...)                                                                 \
-    {IG_KERN_LINEAR, &ig_fmt_##fmt, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED + 5,                 \
+#define TILE_KERN_OF(tier, fmt)                                                             \
+    {IG_KERN_LINEAR, &ig_fmt_##fmt, tier, SIMD_NEEDS, SIMD_SPEED + 5,                       \
      KERN_NAME("linear_" #fmt "_tile"), "equals scalar", {.linear = linear_##fmt}},
+#define TILE_KERN(fmt, ...) TILE_KERN_OF(IG_TIER_L3, fmt)
 
 #endif
