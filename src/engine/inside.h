@@ -13,6 +13,7 @@ enum {
     SLOTS_MAX = 64,
     EOS_MAX = 16,
     TOP_LOGPROBS_MAX = 20,
+    MLX_CHUNK_TOKENS = 2048,  /* of mlx-lm's prefill */
     LOGITS_ROWS = 32,         /* rows of ig_engine_logits that one step carries */
     ALLOWANCE_TOKENS = 4096,  /* of a request's length that admission sets memory aside for */
     KEPT_WINDOWS = 4,         /* of a slot, cached beside the one that it runs on */
@@ -32,6 +33,7 @@ typedef struct ig_backend {
     int n_vocab, n_ctx, n_threads;
     ig_kv_shape kv; /* as the pool keeps it (ig_kv_kept) */
     bool two_parts; /* as the model multiplies: only told on */
+    const ig_fmt *number; /* tier l1: what logits are rounded to; else NULL */
     uint64_t weights_bytes;
 } ig_backend;
 

@@ -9,6 +9,7 @@
  * that is computed again has the same bits. */
 #include "engine/inside.h"
 
+#include <limits.h>
 #include <stdio.h>
 
 /* ---- lists ------------------------------------------------------------------------------------------ */
@@ -34,11 +35,29 @@ static void leave_running(ig_engine *e, ig_gen *g) {
     for (e->n_running--; at < e->n_running; at++) e->running[at] = e->running[at + 1];
 }
 
+/* Tier l1 and a window: mlx-lm runs a prompt of n tokens in chunks, all but its last token, which comes alone as those
+ * after it do; a chunk of one does so, too. From there on a full window is summed in the order of a ring. */
+static int ring_from(const ig_gen *g) {
+    const int n = g->n_prompt - 1;
+    if (g->last_logits) return g->n_prompt; /* no generation: one pass */
+    return n > 1 && n % MLX_CHUNK_TOKENS == 1 ? n - 1 : n;
+}
+/* So rows from there on are this request's alone: how many may be shared with others. */
+static int shareable(const ig_engine *e, const ig_gen *g) {
+    int window = 0;
+    for (int i = 0; i < e->model.kv.n_groups; i++)
+        if (e->model.kv.group[i].window > window) window = e->model.kv.group[i].window;
+    if (!e->model.number || !window) return INT_MAX;
+    return ring_from(g) > window ? ring_from(g) : window;
+}
+
 bool ig_sched_remember(ig_engine *e, ig_gen *g, int n_tokens) {
     if (!ig_kv_seq_finite(e->kv, g->seq)) return false;
     if (!g->use_prefix_cache) return true;
-    ig_kv_prefix_insert(e->kv, g->seq, g->ids, n_tokens);
-    if (g->seq->n_tokens >= g->n_prompt) ig_kv_prefix_mark(e->kv, g->ids, g->n_prompt);
+    const int most = shareable(e, g);
+    ig_kv_prefix_insert(e->kv, g->seq, g->ids, n_tokens < most ? n_tokens : most);
+    if (g->seq->n_tokens >= g->n_prompt)
+        ig_kv_prefix_mark(e->kv, g->ids, g->n_prompt < most ? g->n_prompt : most);
     return true;
 }
 
@@ -46,7 +65,7 @@ bool ig_sched_remember(ig_engine *e, ig_gen *g, int n_tokens) {
 static void release_kv(ig_engine *e, ig_gen *g, bool failed) {
     if (failed || !ig_sched_remember(e, g, g->seq->n_tokens))
         ig_kv_seq_scrub(e->kv, g->seq);
-    else if (g->use_prefix_cache)
+    else if (g->use_prefix_cache && g->seq->n_tokens <= shareable(e, g))
         ig_kv_prefix_mark(e->kv, g->ids, g->seq->n_tokens);
     ig_kv_seq_close(e->kv, g->seq);
     g->seq = NULL;
@@ -108,14 +127,15 @@ static int allowance_left(const ig_engine *e, const ig_gen *g, int group) {
 }
 
 /* How many of g's tokens may come from the cache, plus one. Rows whose logits are wanted are computed. */
-static int attachable(const ig_gen *g) {
+static int attachable(const ig_engine *e, const ig_gen *g) {
     if (!g->use_prefix_cache) return 1;
-    return g->last_logits ? g->n_prompt - g->n_last + 1 : g->n_ids;
+    const int n = g->last_logits ? g->n_prompt - g->n_last + 1 : g->n_ids, most = shareable(e, g);
+    return n <= most ? n : most + 1;
 }
 
 static bool fits_now(const ig_engine *e, const ig_gen *g) {
     ig_kv_stats kv = ig_kv_pool_stats(e->kv);
-    ig_kv_probe known = ig_kv_prefix_probe(e->kv, g->ids, attachable(g));
+    ig_kv_probe known = ig_kv_prefix_probe(e->kv, g->ids, attachable(e, g));
     const int n = g->n_ids < e->plan.n_ctx ? g->n_ids + 1 : g->n_ids;
 
     for (int k = 0; k < kv.n_groups; k++) {
@@ -135,7 +155,7 @@ static bool better_later(ig_engine *e, const ig_gen *g) {
         int n = r->n_prompt < g->n_prompt ? r->n_prompt : g->n_prompt, same = 0;
         if (!r->use_prefix_cache || atomic_load(&r->n_tokens) > 0) continue;
         while (same < n && r->ids[same] == g->ids[same]) same++;
-        if (same - ig_kv_prefix_probe(e->kv, g->ids, attachable(g)).n_tokens < ALIKE_TOKENS) continue;
+        if (same - ig_kv_prefix_probe(e->kv, g->ids, attachable(e, g)).n_tokens < ALIKE_TOKENS) continue;
         if (r->seq->n_tokens < same && pending(r) > 1) return true;
         ig_sched_remember(e, r, r->seq->n_tokens);
     }
@@ -146,9 +166,10 @@ static void begin(ig_engine *e, ig_gen *g) {
     leave_waiting(e, g);
     g->seq = ig_kv_seq_open(e->kv);
     ig_assert(g->seq != NULL); /* there are as many as slots */
+    g->seq->ring_from = ring_from(g);
     g->n_waited = 0;
     e->running[e->n_running++] = g;
-    if (g->use_prefix_cache) ig_kv_prefix_attach(e->kv, g->seq, g->ids, attachable(g));
+    if (g->use_prefix_cache) ig_kv_prefix_attach(e->kv, g->seq, g->ids, attachable(e, g));
     if (g->begun) return; /* back from a pause */
 
     g->begun = true;

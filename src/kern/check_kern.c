@@ -62,7 +62,9 @@ static void check_linear(const ig_kern *k) {
                     top = fmax(top, fabs((double)w[j]));
                 sum += x * (double)w[i], mass += fabs(x * top);
             }
-            if (fabs((double)tile[lane] - sum) > mass * 4e-6 + 1e-30) near = false;
+            const double part = k->fmt->rounds ? 0.05 : 4e-6;
+            if (k->fmt->rounds && kind == WILD) continue; /* f16 ends at 65504 and at 6e-8 */
+            if (fabs((double)tile[lane] - sum) > mass * part + 1e-30) near = false;
         }
         /* one activation changed by one step must show, where no weight is 0 and none swallows it */
         float broken[16];
@@ -209,7 +211,7 @@ static void check_matmul(const ig_kern *k) {
 }
 
 static void check_row(const ig_kern *k) {
-    const ig_kern *ref = ig_kern_reference(k->op, NULL);
+    const ig_kern *ref = ig_kern_reference(k->op, k->fmt);
     bool same = true;
     for (int round = 0; round < 600; round++) {
         int n = 1 + (int)(rnd() % 200), kind = round % 3;
@@ -255,6 +257,7 @@ static void check_argmax(const ig_kern *k) {
 static double kept_value(keys k, const uint8_t *part, size_t i, int group, int at) {
     if (k.kind == IG_KV_F32) return (double)((const float *)(const void *)part)[i];
     if (k.kind == IG_KV_F16) return (double)ig_f16_to_f32(((const uint16_t *)(const void *)part)[i]);
+    if (k.kind == IG_KV_BF16) return (double)ig_bf16_to_f32(((const uint16_t *)(const void *)part)[i]);
     return (double)((const int8_t *)part)[i] * (double)ig_kv_scale(ig_kv_scales(part, k.n_d)[group * 64 + at]);
 }
 static double key_at(keys k, int key, int d) {
@@ -365,6 +368,133 @@ static void check_attention(const ig_kern *k) {
     result(near, k->name, "differs from float64 by more than rounding");
 }
 
+/* ---- tier l1 ------------------------------------------------------------------------------------------ */
+
+static void put_value(keys k, int key, int d, float x) {
+    const uint16_t h = k.kind == IG_KV_BF16 ? ig_f32_to_bf16(x) : ig_f32_to_f16(x);
+    uint8_t *part = (uint8_t *)(uintptr_t)k.block[key / 64] + ig_kv_part_bytes(k.kind, k.n_d);
+    memcpy(part + 2 * ((size_t)(key % 64) * (size_t)k.n_d + (size_t)d), &h, sizeof h);
+}
+/* One query by the text of docs/numerics.md, key after key; `order` lists the n keys in the order of the sums. */
+static void attention_by_text(float *out, const float *q, const int *order, int n, const ig_attention_args *a,
+                              const ig_fmt *number, keys kv) {
+    float *s = malloc((size_t)n * sizeof *s), max = -INFINITY, sum = 0.0f;
+    for (int i = 0; i < n; i++) {
+        float acc = 0.0f;
+        for (int d = 0; d < kv.n_d; d++) acc += q[d] * (float)key_at(kv, order[i], d);
+        s[i] = ig_number_round(number, acc);
+        if (a->softcap > 0.0f) {
+            const float t = ig_mlx_tanh(ig_number_round(number, s[i] / a->softcap));
+            s[i] = ig_number_round(number, ig_number_round(number, t) * a->softcap);
+        }
+        max = s[i] > max ? s[i] : max;
+    }
+    for (int i = 0; i < n; i++) s[i] = ig_mlx_exp(s[i] - max), sum += s[i];
+    for (int i = 0; i < n; i++) s[i] = ig_number_round(number, s[i] * (1.0f / sum));
+    for (int d = 0; d < kv.n_d; d++) {
+        float acc = 0.0f;
+        for (int i = 0; i < n; i++) acc += s[i] * (float)value_at(kv, order[i], d);
+        out[d] = ig_number_round(number, acc);
+    }
+    free(s);
+}
+
+/* The keys of position pos in their order; gives how many. */
+static int order_of_keys(int *order, const ig_attention_args *a, int pos) {
+    const int from = a->window > 0 && pos >= a->window ? pos - a->window + 1 : 0;
+    int n = 0;
+    for (int i = from; i <= pos; i++) order[n++] = i;
+    if (!a->in_ring) return n;
+    const int begin = a->ring_from > a->window ? a->ring_from : 0;
+    for (int i = from; i <= pos; i++) order[(i - begin + a->window) % a->window] = i; /* the slot that it was put in */
+    return n;
+}
+
+static void check_attention_rounded(const ig_kern *k) {
+    const ig_fmt *number = k->fmt;
+    bool same = true, alone = true, notices = true;
+    int n_rings = 0, n_others = 0;
+    for (int round = 0; round < 60; round++) {
+        const int n_d = round % 20 == 7 ? 256 : 16 * (1 + (int)(rnd() % 8)), start = (int)(rnd() % 300);
+        const bool in_ring = round % 3 == 2;
+        const int n_q = in_ring ? 1 + (int)(rnd() % 8) : 1 + (int)(rnd() % 24);
+        const int window = in_ring || round % 5 == 1 ? 1 + (int)(rnd() % (uint32_t)(start + 1)) : 0;
+        keys kv = random_keys((start + n_q) / 64 + 1, n_d, number == &ig_fmt_bf16 ? IG_KV_BF16 : IG_KV_F16);
+        int pos[24], *order = malloc((size_t)(start + n_q) * sizeof *order);
+        for (int i = 0; i < n_q; i++) pos[i] = in_ring ? start : start + i / 2;
+        const size_t n = (size_t)n_q * (size_t)n_d;
+        float *q = malloc(n * 4), *want = malloc((size_t)n_d * 4);
+        for (size_t i = 0; i < n; i++) q[i] = ig_number_round(number, bell() * 0.7f);
+        const int n_keys = ((start + n_q) / 64 + 1) * 64;
+        guarded y = guard(n * 4), z = guard((size_t)n_d * 4), s = guard(ig_attention_scratch_floats(n_q, n_d, n_keys) * 4);
+        ig_attention_args a = {.out = (float *)(void *)y.p, .q = q, .pos = pos, .n_q = n_q, .head_dim = n_d,
+                               .window = window, .softcap = round % 4 == 1 ? 2.5f : 0.0f, .kind = kv.kind,
+                               .block = kv.block, .in_ring = in_ring,
+                               .ring_from = in_ring ? (int)(rnd() % (uint32_t)(start + 1)) : 0,
+                               .scratch = (float *)(void *)s.p};
+        k->fn.attention(&a);
+        for (int i = 0; i < n_q; i++) {
+            const int n_seen = order_of_keys(order, &a, pos[i]);
+            attention_by_text(want, q + i * n_d, order, n_seen, &a, number, kv);
+            if (memcmp(want, a.out + i * n_d, (size_t)n_d * 4)) same = false;
+        }
+        ig_attention_args one = a; /* without the others */
+        one.out = (float *)(void *)z.p, one.q = q + n - (size_t)n_d, one.pos = pos + n_q - 1, one.n_q = 1;
+        k->fn.attention(&one);
+        if (memcmp(z.p, a.out + n - (size_t)n_d, (size_t)n_d * 4)) alone = false;
+        if (in_ring && window > 3 && (start - (a.ring_from > window ? a.ring_from : 0)) % window < window - 3) {
+            /* equal weights; of the values a large one, its negative and then a 1 that the ring puts before them */
+            const int large[] = {start - window + 1, start - window + 2};
+            for (int b = 0; b <= start / 64; b++) memset(kv.mem + (size_t)(2 * b + 1) * 128 * (size_t)n_d, 0, 128 * (size_t)n_d);
+            for (int d = 0; d < n_d; d++) {
+                put_value(kv, large[0], d, 32768.0f), put_value(kv, large[1], d, -32768.0f);
+                put_value(kv, start, d, 0x1p-10f), q[n - (size_t)n_d + (size_t)d] = 0.0f;
+            }
+            k->fn.attention(&one);
+            memcpy(want, z.p, (size_t)n_d * 4);
+            one.in_ring = false;
+            k->fn.attention(&one);
+            n_rings++, n_others += memcmp(z.p, want, (size_t)n_d * 4) != 0;
+        }
+        unguard(y), unguard(z), unguard(s), free(q), free(want), free(order), free(kv.mem), free(kv.block);
+    }
+    notices = n_rings > 3 && n_others == n_rings;
+    result(same, k->name, "differs from the definition, key after key");
+    result(alone, k->name, "a query in company differs from the query alone");
+    result(notices, k->name, "the order of a ring makes no difference");
+}
+
+/* Kernels of numbers against the scalar functions they are made of, and those against the C library. */
+static void check_mlx_math(void) {
+    bool lg = true, th = true, cube = true, gelu_half = true, notices = false;
+    for (int i = 0; i < 400000; i++) {
+        const uint32_t u = rnd() & 0x7fffffffu;
+        float x;
+        memcpy(&x, &u, sizeof x);
+        const float y = ig_mlx_log(x), want = logf(x);
+        if (memcmp(&y, &want, sizeof y) && !(isnan(y) && isnan(want))) lg = false;
+        const float t = uniform() * 12.0f;
+        if (fabs((double)ig_mlx_tanh(t) - tanh((double)t)) > 6.1e-8 * fabs(tanh((double)t))) th = false;
+        if ((float)log((double)x) != want && !isnan(want)) notices = true; /* the library's is no rounded log */
+    }
+    for (uint32_t h = 0; h < 65536; h++) { /* gelu of x and its mirror: gelu(x) - x = gelu(-x), nearly */
+        for (int half = 0; half < 2; half++) {
+            const ig_fmt *n = half ? &ig_fmt_f16 : &ig_fmt_bf16;
+            const float x = half ? ig_f16_to_f32((uint16_t)h) : ig_bf16_to_f32((uint16_t)h);
+            const uint16_t g = ig_mlx_gelu(n)[h];
+            const double y = (double)(half ? ig_f16_to_f32(g) : ig_bf16_to_f32(g)), z = (double)x;
+            if (!(fabsf(x) < 100.0f)) continue;
+            const double want = 0.5 * z * (1 + tanh(0.7978845608028654 * (z + 0.044715 * z * z * z)));
+            if (fabs(y - want) > (half ? 6e-3 : 5e-2) * fabs(z) + 1e-7) gelu_half = false;
+            if (ig_number_round(n, x) != x) cube = false;
+        }
+    }
+    result(lg && notices, "ig_mlx_log", "differs from the C library's logf");
+    result(th, "ig_mlx_tanh", "differs from tanh by more than a rounding");
+    result(gelu_half, "ig_mlx_gelu", "is not near gelu");
+    result(cube, "ig_number_round", "changes a number");
+}
+
 static void check_scalar_math(void) {
     bool half = true, ex = true, lg = true, trig = true, e32 = true, th = true;
     for (uint32_t h = 0; h < 65536; h++) {
@@ -443,6 +573,8 @@ int main(void) {
             check_linear(k);
         else if (k->op == IG_KERN_DEQUANT || k->op == IG_KERN_UNPACK)
             check_rows_of_format(k), check_golden(k);
+        else if (k->op == IG_KERN_ATTENTION && k->fmt)
+            check_attention_rounded(k);
         else if (k->op == IG_KERN_ATTENTION)
             check_attention(k);
         else if (k->op == IG_KERN_ATTENTION_JOIN)
@@ -455,6 +587,7 @@ int main(void) {
             check_row(k);
     }
     check_scalar_math();
+    check_mlx_math();
     check_kv8();
     for (int op = 0; op < IG_KERN_N_OPS; op++) /* every cell has its scalar definition */
         for (int i = 0; (k = ig_kern_at(i)) != NULL; i++)

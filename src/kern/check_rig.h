@@ -101,6 +101,11 @@ static inline void random_row(const ig_fmt *f, uint8_t *row, int n_cols, weights
     if (kind == WILD)
         for (size_t i = 0; i + 16 <= n; i += 16)
             if (rnd() % 4 == 0) memset(row + i, rnd() % 2 ? 0xff : 0, 16);
+    if (f->rounds) /* rows of numbers */
+        for (size_t i = 0; i + 2 <= n; i += 2) {
+            if (f->name[0] == 'f') put_half(row + i, random_scale(kind, 60.0f));
+            else put_number(row + i, random_scale(kind, 1e9f), 2);
+        }
     for (size_t g = 0; g < n_groups; g++) {
         uint8_t *p = row + g * (size_t)f->group_bytes;
         if (f->gguf_type == 0 || f->gguf_type == 30)
@@ -186,6 +191,7 @@ static inline keys random_keys(int n_blocks, int n_d, ig_kv_kind kind) {
             float x = bell();
             if (kind == IG_KV_F32) ((float *)(void *)p)[i] = x;
             else if (kind == IG_KV_F16) ((uint16_t *)(void *)p)[i] = ig_f32_to_f16(x);
+            else if (kind == IG_KV_BF16) ((uint16_t *)(void *)p)[i] = ig_f32_to_bf16(x);
             else ((int8_t *)p)[i] = (int8_t)(fminf(fmaxf(x, -2.54f), 2.54f) * 50.0f);
         }
         for (size_t i = 0; i < n / IG_KV_GROUP && kind == IG_KV_8; i++)
@@ -207,6 +213,7 @@ static inline bool run_row(const ig_kern *k, uint8_t *out, const float *x, const
         else k->fn.add(y, 0, x, 0, w, 0, 1, n);
         break;
     case IG_KERN_EXP: k->fn.exp(y, x, n); break;
+    case IG_KERN_ROUND: k->fn.round(y, x, n); break;
     case IG_KERN_TO_F16: k->fn.to_f16((uint16_t *)(void *)out, x, n); break;
     case IG_KERN_TO_KV8: /* codes, and behind them the scales */
         for (int i = 0; i + IG_KV_GROUP <= n; i += IG_KV_GROUP)

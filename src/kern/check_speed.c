@@ -273,12 +273,12 @@ static void bench_attention(const ig_kern *k) {
     enum { N_Q = 48, D = 64, CTX = 512 };
     static float q[N_Q * D], y[N_Q * D];
     static int pos[N_Q];
-    float *s = aligned_alloc(64, (ig_attention_scratch_floats(N_Q, D, 0) * 4 + 63) / 64 * 64);
+    float *s = aligned_alloc(64, (ig_attention_scratch_floats(N_Q, D, k->fmt ? CTX : 0) * 4 + 63) / 64 * 64);
     for (int i = 0; i < N_Q * D; i++) q[i] = bell();
     for (int i = 0; i < N_Q; i++) pos[i] = CTX - 1;
-    for (int shape = 0; shape < 4; shape++) {
+    for (int shape = 0; shape < (k->fmt ? 2 : 4); shape++) { /* of tier l1 no 8 bits */
         const int n_q = shape % 2 ? N_Q : 3;
-        const ig_kv_kind kind = shape < 2 ? IG_KV_F16 : IG_KV_8;
+        const ig_kv_kind kind = k->fmt == &ig_fmt_bf16 ? IG_KV_BF16 : shape < 2 ? IG_KV_F16 : IG_KV_8;
         keys kv = random_keys(CTX / 64, D, kind);
         ig_attention_args a = {.out = y, .q = q, .pos = pos, .n_q = n_q, .head_dim = D, .kind = kind,
                                .block = kv.block, .scratch = s};

@@ -116,6 +116,7 @@ FORMATS(FUNCTIONS)
                                  .panel_group = run ? run : 1,                                                         \
                                  .panel_bytes = 2 * IG_PANEL_ROWS * (run ? run + 1 : 1),                               \
                                  .act = IG_ACT_F32,                                                                    \
+                                 .rounds = true,                                                                       \
                                  .pack = pack_##fmt};
 FORMATS(FORMAT)
 

@@ -62,6 +62,7 @@ typedef struct ig_fmt {
     ig_mlx_mode mlx;     /* NONE: not one of MLX's */
     int bits, mlx_group; /* of a code; inputs that share a scale */
     bool f32_scales;     /* the loader makes scales and biases f32, else they stay as they are */
+    bool rounds;         /* its products are summed in 16 bits: of no file, tier l1 makes it of MLX's (fmt_mlx.c) */
 } ig_fmt;
 
 static inline size_t ig_fmt_row_bytes(const ig_fmt *f, int n_cols) {
@@ -285,7 +286,7 @@ const ig_kern *ig_kern_reference(ig_kern_op op, const ig_fmt *fmt); /* the scala
 const ig_fmt *ig_fmt_of_gguf(uint32_t type); /* NULL: not one of ours */
 /* NULL: not one of ours */
 const ig_fmt *ig_fmt_of_mlx(ig_mlx_mode mode, int bits, int group, bool f32_scales);
-const ig_fmt *ig_fmt_at(int i);              /* walk all; NULL at the end */
+const ig_fmt *ig_fmt_at(int i);              /* walk those of files; NULL at the end */
 const char *ig_kern_op_name(ig_kern_op op);
 
 /* Angles and bases in double by fixed steps of our own, the same on every machine (loop_math.c). */

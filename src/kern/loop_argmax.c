@@ -28,7 +28,7 @@ static int argmax(const float *x, int n) {
 }
 
 static const ig_kern kerns[] = {
-    {IG_KERN_ARGMAX, NULL, IG_TIER_L3, SIMD_NEEDS, SIMD_SPEED, KERN_NAME("argmax"), "equals scalar",
+    {IG_KERN_ARGMAX, NULL, IG_TIER_L1, SIMD_NEEDS, SIMD_SPEED, KERN_NAME("argmax"), "equals scalar",
      {.argmax = argmax}},
 };
 KERN_EXPORT(loop_argmax, kerns);

@@ -1,6 +1,6 @@
 /* math_mlx: what mlx's CPU backend (0.32.4, the x86-64 wheel) computes in scalar f32, step by step: its own exp, sine
  * and cosine, the C library's logf, gelu as a chain of rounded steps, and rows of quantized weights as numbers.
- * tier l1 is these formulas and those of loop_mlx.c and fmt_mlx.c; spec of each in docs/numerics.md, Tier l1.
+ * docs/numerics.md, Tier l1, has the steps around them; loop_mlx.c and fmt_mlx.c do those.
  * fmaf where mlx has an fma, and nowhere else: the whole program is compiled without contraction. */
 #include "kern/kern.h"
 

@@ -39,7 +39,7 @@ const ig_kern *ig_kern_reference(ig_kern_op op, const ig_fmt *fmt) {
 const ig_fmt *ig_fmt_at(int n) {
     const ig_kern *k;
     for (int i = 0; (k = ig_kern_at(i)) != NULL; i++)
-        if (k->op == IG_KERN_DEQUANT && k->cpu_needs == 0 && n-- == 0) return k->fmt;
+        if (k->op == IG_KERN_DEQUANT && k->cpu_needs == 0 && !k->fmt->rounds && n-- == 0) return k->fmt;
     return NULL;
 }
 

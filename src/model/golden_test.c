@@ -292,6 +292,126 @@ TEST(another_rope_a_missing_bias_and_no_cap_would_be_noticed) {
         check_at(cases[i].name, 1e-5, 0.99, &cases[i].x, false);
 }
 
+/* ---- tier l1 -------------------------------------------------------------------------------------------- */
+
+/* The stock program's logits, every bit of every row, from kernels of these CPU bits; `rows` a step (0: all at once).
+ * Gives how many numbers differ; -1: there is nothing to compare with. */
+static int bits_off(const char *name, uint32_t cpu, int threads, int rows, const wrong *x) {
+    static float ours[ROWS_MAX * VOCAB], stock[ROWS_MAX * VOCAB];
+    char path[160], folder[128];
+    ig_safetensors *g = NULL;
+    int n_off = -1;
+    rig r;
+    snprintf(path, sizeof path, FOLDER "%s/golden.safetensors", name);
+    if (!CHECK(ig_safetensors_open(&g, path, NULL) == IG_OK)) return -1;
+    const bool made = snapshot_of(folder, name, x);
+    tiny_tier = IG_TIER_L1;
+    const bool is_open = rig_open(&r, folder, threads, cpu);
+    tiny_tier = 0;
+    for (int i = 0; is_open && i < PROMPTS; i++) {
+        uint32_t tokens[ROWS_MAX];
+        int n, n_rows, seq = i;
+        if (!CHECK(read_golden(g, "tokens", i, tokens, sizeof tokens, &n))) break;
+        if (!read_golden(g, "stock", i, stock, sizeof stock, &n_rows) || n_rows != n) continue;
+        if (n_off < 0) n_off = 0;
+        for (int at = 0; at < n; at += rows ? rows : n)
+            step(&r, tokens, &seq, 1, at, !rows || at + rows > n ? n : at + rows, ours + at * VOCAB);
+        for (int k = 0; k < n * VOCAB; k++) n_off += memcmp(ours + k, stock + k, sizeof *ours) != 0;
+    }
+    if (is_open) rig_close(&r);
+    ig_safetensors_close(g);
+    if (made) remove_made(folder);
+    return n_off;
+}
+
+TEST(tier_l1_gives_every_bit_of_stock_mlx_lm_in_every_family) {
+    static const char *const names[] = {"llama",        "llama_d32",  "llama_llama3",  "llama_yarn", "llama_longrope",
+                                        "llama_linear", "llama_bias", "llama_sliding", "qwen2",      "qwen3",
+                                        "gemma2",       "gemma3"};
+    int n_compared = 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        for (int wild = 0; wild < 2; wild++) {
+            char name[64];
+            snprintf(name, sizeof name, "%s-%s-bf16", names[i], wild ? "0.25" : "0.08");
+            const int n = bits_off(name, 0, 2, 0, &(wrong){0});
+            CHECK_MSG(n <= 0, "%s: %d numbers differ", name, n);
+            n_compared += n == 0;
+        }
+    CHECK_MSG(n_compared >= 4, "only %d had something to compare with", n_compared);
+}
+TEST(tier_l1_gives_the_same_bits_from_every_instruction_set_in_chunks_and_on_threads) {
+    static const uint32_t masks[] = {0, IG_CPU_AVX2 | IG_CPU_FMA | IG_CPU_F16C, IG_CPU_NEON, UINT32_MAX};
+    static const int ways[][2] = {{1, 0}, {3, 7}, {2, 1}, {5, 64}};
+    for (int i = 0; i < 4; i++) {
+        const uint32_t cpu = ig_cpu_features() & masks[i];
+        /* 0 would mean all: a bit that no kernel needs stands for none */
+        const uint32_t only = cpu ? cpu : 1u << 31;
+        CHECK(bits_off("llama-0.25-bf16", only, ways[i][0], ways[i][1], &(wrong){0}) == 0);
+        CHECK(bits_off("gemma3-0.25-bf16", only, ways[i][0], ways[i][1] ? 64 : 0, &(wrong){0}) == 0);
+    }
+}
+TEST(tier_l1_with_another_setting_gives_other_bits) {
+    const wrong theta = {.config = "\"rope_theta\": 10000.0", .instead = "\"rope_theta\": 10001.0"};
+    CHECK(bits_off("llama_d32-0.25-bf16", 0, 2, 0, &theta) != 0);
+}
+/* Rows that come one by one behind a prompt see a full window as a ring: the same bits when they come together later,
+ * others than in the order of time. */
+TEST(tier_l1_keeps_the_order_of_a_ring_in_any_company) {
+    enum { PROMPT = 19, N = 250 };
+    static float one[N * VOCAB], all[N * VOCAB], in_time[N * VOCAB];
+    uint32_t tokens[N];
+    char folder[128];
+    rig r;
+    snapshot_of(folder, "gemma3-0.08-bf16", &(wrong){0});
+    int n_others = 0; /* of 8 keys most orders agree, so several texts are tried */
+    tiny_tier = IG_TIER_L1;
+    if (rig_open(&r, folder, 2, 0)) {
+        for (uint32_t text = 1; text < 12; text++) {
+            int seq = 0;
+            random_tokens(tokens, N, VOCAB, text);
+            for (int i = 0; i < 3; i++) restart(&r, i);
+            r.seq[0]->ring_from = r.seq[1]->ring_from = PROMPT;
+            step(&r, tokens, &seq, 1, 0, PROMPT, one);
+            for (int at = PROMPT; at < N; at++) step(&r, tokens, &seq, 1, at, at + 1, one + at * VOCAB);
+            seq = 1;
+            step(&r, tokens, &seq, 1, 0, N, all);
+            seq = 2;
+            step(&r, tokens, &seq, 1, 0, N, in_time);
+            CHECK(memcmp(one, all, sizeof *one * N * VOCAB) == 0);
+            CHECK(memcmp(one, in_time, sizeof *one * PROMPT * VOCAB) == 0);
+            n_others += memcmp(one, in_time, sizeof *one * N * VOCAB) != 0;
+        }
+        CHECK(n_others > 0);
+        rig_close(&r);
+    }
+    tiny_tier = 0;
+}
+TEST(tier_l1_refuses_checkpoints_of_two_types) {
+    char folder[128], path[160];
+    ig_err err = {0};
+    ig_model *m = NULL;
+    ig_snapshot *s = NULL;
+    const bool made = snapshot_of(folder, "qwen3-0.08-bf16", &(wrong){0});
+    if (!CHECK(made)) return;
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    FILE *f = fopen(path, "r+"); /* one dtype in the header: F16 is as long as BF16 is with a blank */
+    char head[8192];
+    const size_t n = fread(head, 1, sizeof head - 1, f);
+    head[n] = 0;
+    for (size_t i = 8; i + 24 < n; i++)
+        if (memcmp(head + i, "k_proj.weight\":{\"dtype\":", strlen("k_proj.weight\":{\"dtype\":")) == 0) {
+            fseek(f, (long)(i + strlen("k_proj.weight\":{\"dtype\":")), SEEK_SET), fwrite("\"F16\" ", 1, 6, f);
+            break;
+        }
+    fclose(f);
+    CHECK(ig_snapshot_open(&s, folder, &err) == IG_OK);
+    CHECK(ig_model_open(&m, (ig_checkpoint){.snapshot = s}, &(ig_model_options){.tier_max = IG_TIER_L1}, &err) == IG_EINVAL);
+    CHECK_MSG(strstr(err.msg, "k_proj.weight is F16 in a model of BF16") != NULL, "%s", err.msg);
+    CHECK(ig_model_open(&m, (ig_checkpoint){.snapshot = s}, &(ig_model_options){0}, &err) == IG_OK);
+    ig_model_close(m), ig_snapshot_close(s);
+    remove_made(folder);
+}
+
 /* ---- vectors ------------------------------------------------------------------------------------------- */
 
 /* The length of a - b. */

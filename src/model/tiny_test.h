@@ -244,6 +244,7 @@ enum { CTX = 256, SEQS = 9 };
 /* Of the rigs that are opened from now on. */
 static ig_kv_kind tiny_kv;
 static bool tiny_two_parts;
+static ig_tier tiny_tier; /* 0: l3 */
 typedef struct rig {
     ig_gguf *g; /* one of the two */
     ig_snapshot *s;
@@ -263,7 +264,8 @@ static inline bool rig_open_for(rig *r, const char *path, int threads, uint32_t 
     bool ok = (folder ? ig_snapshot_open(&r->s, path, &err) : ig_gguf_open(&r->g, path, &err)) == IG_OK &&
               ig_pool_make(&r->pool, threads, &err) == IG_OK &&
               ig_model_open(&r->m, (ig_checkpoint){r->g, r->s},
-                            &(ig_model_options){.pool = r->pool, .cpu = cpu, .kv_kind = tiny_kv, .two_parts = tiny_two_parts},
+                            &(ig_model_options){.pool = r->pool, .tier_max = tiny_tier, .cpu = cpu, .kv_kind = tiny_kv,
+                                                .two_parts = tiny_two_parts},
                             &err) == IG_OK &&
               ig_kv_pool_make(&r->kv, ig_model_kv_shape(r->m),
                               ig_kv_room_for(ig_model_kv_shape(r->m), SEQS, n_ctx, CTX), SEQS, n_ctx,

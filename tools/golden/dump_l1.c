@@ -1,9 +1,9 @@
 /* Every intermediate of ingle's tier l1, as hashes, to be compared with mlx-lm's (tools/golden/l1):
- *     dump_l1 MODEL --tokens FILE [--prefill N] [--greedy M] [--threads N] [--cpu NAME] [--chunk N] [--raw FILE]
+ *     dump_l1 MODEL --tokens FILE [--prefill N] [--greedy M] [--threads N] [--cpu NAME] [--chunk N] [--raw FILE] [--order time]
  * One forward of the first N tokens, one of each of the others; for each array a line
  *     <step> <name> <rows> <cols> <hash>      the first 16 hex digits of sha256 over its 16-bit numbers, [rows][cols]
  * then, with M, a greedy run behind the first N tokens: `ids ...` and `lp <step> <hash>` of its log-probabilities.
- * --raw also writes the numbers themselves. The model's own forward, no engine. Linked by dump.mk. */
+ * --raw also writes the numbers themselves. --order time: windows in the order of time, which must show (a control). The model's own forward, no engine. Linked by dump.mk. */
 #include "dump_common.h"
 
 #include "model/model.h"
@@ -184,6 +184,7 @@ typedef struct runner {
     int *pos, *seq_of, *want;
     float *logits;
     size_t n_vocab;
+    bool in_time; /* no rings */
 } runner;
 
 static void forward(runner *r, const uint32_t *ids, int n, int n_want) {
@@ -215,7 +216,7 @@ static void greedy(runner *r, const dump *d, uint32_t *ids, int n_prompt, int n_
     char(*hash)[17] = calloc((size_t)n_new, sizeof *hash);
     if (!lp || !hash) dump_die("no memory for", "a vocabulary");
     r->seq = ig_kv_seq_open(r->kv);
-    r->seq->ring_from = n_prompt - 1;
+    if (!r->in_time) r->seq->ring_from = n_prompt - 1;
     for (int at = 0; at < n_prompt; at += chunk) {
         const int n = n_prompt - at < chunk ? n_prompt - at : chunk;
         forward(r, ids + at, n, at + n == n_prompt);
@@ -235,6 +236,7 @@ static void greedy(runner *r, const dump *d, uint32_t *ids, int n_prompt, int n_
 
 int main(int argc, char **argv) {
     const char *tokens = NULL, *raw = NULL;
+    runner r = {0};
     int prefill = 0, n_new = 0, threads = 1, chunk = 0;
     ig_err err = {0};
     if (argc < 2) dump_die("usage", "dump_l1 MODEL --tokens FILE [--prefill N] [--greedy M] [--threads N] [--cpu NAME]");
@@ -246,6 +248,7 @@ int main(int argc, char **argv) {
         else if (strcmp(o, "--threads") == 0) threads = dump_int(v, "--threads", 256);
         else if (strcmp(o, "--chunk") == 0) chunk = dump_int(v, "--chunk", 1 << 20);
         else if (strcmp(o, "--raw") == 0) raw = v;
+        else if (strcmp(o, "--order") == 0 && strcmp(v, "time") == 0) r.in_time = true;
         else if (strcmp(o, "--cpu") == 0) setenv("INGLE_CPU", v, 1);
         else dump_die("unknown option", o);
     }
@@ -262,7 +265,6 @@ int main(int argc, char **argv) {
     struct stat info;
     if (stat(a.model, &info) == 0 && S_ISDIR(info.st_mode)) check(ig_snapshot_open(&folder, a.model, &err), &err);
     else check(ig_gguf_open(&file, a.model, &err), &err);
-    runner r = {0};
     const ig_model_options options = {.pool = pool, .tier_max = IG_TIER_L1};
     check(ig_model_open(&r.model, (ig_checkpoint){file, folder}, &options, &err), &err);
     ig_gguf_close(file), ig_snapshot_close(folder);
@@ -284,7 +286,7 @@ int main(int argc, char **argv) {
     if (raw && !(d.raw = fopen(raw, "wb"))) dump_die("cannot write", raw);
     ig_model_tap(r.model, on_rows, &d), ig_model_watch(r.model, on_op, &d);
     r.seq = ig_kv_seq_open(r.kv);
-    r.seq->ring_from = prefill;
+    if (!r.in_time) r.seq->ring_from = prefill;
     uint32_t *ids = (uint32_t *)a.ids;
     for (int at = 0; at < a.n_ids; d.step++) {
         const int rows = at == 0 ? prefill : 1;
