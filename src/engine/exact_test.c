@@ -18,6 +18,7 @@ static const char GEMMA[] = "models/gemma-3-270m-q4_k_m.gguf";
 /* Of the models that are opened from now on. */
 static ig_kv_kind kv_kind;
 static bool two_parts;
+static ig_tier tier; /* 0: l3 */
 static ig_pool *pool;
 static ig_model *model;
 static ig_engine *engine;
@@ -44,7 +45,7 @@ static bool open_file(const char *path, int n_threads, uint32_t cpu) {
     ig_snapshot *folder = NULL;
     ig_status st = access(path, X_OK) == 0 ? ig_snapshot_open(&folder, path, &err) : ig_gguf_open(&g, path, &err);
     if (!st) st = ig_pool_make(&pool, n_threads, &err);
-    const ig_model_options o = {.pool = pool, .cpu = cpu, .kv_kind = kv_kind, .two_parts = two_parts};
+    const ig_model_options o = {.pool = pool, .tier_max = tier, .cpu = cpu, .kv_kind = kv_kind, .two_parts = two_parts};
     if (!st) st = ig_model_open(&model, (ig_checkpoint){g, folder}, &o, &err);
     ig_gguf_close(g);
     ig_snapshot_close(folder);
@@ -571,6 +572,17 @@ TEST(activations_in_two_parts_give_the_same_bits_however_they_are_run) {
     two_parts = true;
     runs_are_exact("tests/golden/tiny/llama-0.25-mixed", 333, 0);
     two_parts = false;
+}
+
+/* The reference's windows depend on where a prompt ended; what is shared does not reach so far. */
+TEST(tier_l1_gives_the_same_bits_however_it_is_run) {
+    const char *path = write_tiny_gemma();
+    tier = IG_TIER_L1;
+    runs_are_exact("tests/golden/tiny/llama-0.25-mixed", 333, 0);
+    runs_are_exact("tests/golden/tiny/gemma3-0.25-bf16", 333, 8);
+    runs_are_exact("tests/golden/tiny/gemma3-0.08-mixed", 333, 8);
+    if (path) runs_are_exact(path, 333, 96), remove(path);
+    tier = 0;
 }
 
 TEST(gemma_3_gives_the_same_bits_however_it_is_run) {
