@@ -48,6 +48,15 @@ typedef struct ig_sampling {
     uint64_t seed;
 } ig_sampling;
 
+/* What a request that says nothing gets, but for its seed. */
+static inline ig_sampling ig_sampling_defaults(void) {
+    return (ig_sampling){.repetition_context_size = 20,
+                         .presence_context_size = 20,
+                         .frequency_context_size = 20,
+                         .temperature = 0.7,
+                         .xtc_threshold = 0.1};
+}
+
 typedef enum ig_finish {
     IG_FINISH_NONE = 0,  /* still going */
     IG_FINISH_STOP,      /* an end token */

@@ -38,7 +38,7 @@ typedef struct ig_backend {
 
 /* ---- sample.c --------------------------------------------------------------------------------------- */
 
-enum { SAMPLE_NOT_FINITE = -1, SAMPLE_NONE = -2, SELECT_BINS = 2048 };
+enum { SAMPLE_NOT_FINITE = -1, SAMPLE_NONE = -2, SAMPLE_TOO_COLD = -3, SELECT_BINS = 2048 };
 
 /* Scratch for one row at a time. */
 typedef struct ig_sampler {

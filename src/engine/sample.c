@@ -213,7 +213,7 @@ int ig_sample(ig_sampler *s, const float *logits, const ig_sampling *p, uint32_t
     if (best < 0) return SAMPLE_NOT_FINITE;
     float max = logits[best], least = by_min ? (float)ig_math_log(p->min_p) : 0.0f;
     if (max == -INFINITY) return SAMPLE_NONE;
-    if (p->temperature == 0.0) return best;
+    if ((float)p->temperature == 0.0f) return best;
 
     for (int i = 0; i < s->n_vocab; i++) s->x[i] = logits[i] - max;
     if (by_p) {

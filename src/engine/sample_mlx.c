@@ -210,7 +210,7 @@ static int draw(ig_sampler *s, float *x, double temperature, float u) {
     for (int i = 0; i < n; i++) x[i] *= scale;
     s->round(x, x, n);
     float max = largest(x, n);
-    if (!(max > -INFINITY)) return SAMPLE_NOT_FINITE; /* the temperature is too low for the type */
+    if (!(max > -INFINITY)) return SAMPLE_TOO_COLD; /* logit / temperature is beyond the type; mlx gives any token */
     for (int i = 0; i < n; i++) x[i] -= max;
     s->exp(x, x, n);
     for (int i = 0; i < n; i++) total += x[i];

@@ -28,6 +28,10 @@ static void emit(ig_engine *e, ig_gen *g, float *logits) {
         ig_sched_finish(e, g, IG_FINISH_FAILED, "non-finite logits");
         return;
     }
+    if (token == SAMPLE_TOO_COLD) {
+        ig_sched_finish(e, g, IG_FINISH_FAILED, "the temperature is too low for 16-bit numbers; 0 is greedy");
+        return;
+    }
     if (token == SAMPLE_NONE) {
         ig_sched_finish(e, g, IG_FINISH_STOP, NULL);
         return;
