@@ -174,13 +174,14 @@ int ig_biases_read(ig_biases *b, ig_sampling *s) {
         char *end, *last;
         errno = 0;
         const unsigned long long id = strtoull(text, &end, 10);
-        const bool digits = text[0] >= '0' && text[0] <= '9' && *end == '=' && end[1] && !isspace((unsigned char)end[1]);
+        const bool digits = text[0] >= '0' && text[0] <= '9' && *end == '=' && end[1] && !isspace((uint8_t)end[1]);
         const double bias = digits ? strtod(end + 1, &last) : 0;
         if (!digits || *last || errno || id >= UINT32_MAX)
-            return ig_app_say(IG_EXIT_USAGE, "--logit-bias is \"%.80s\"; it wants a token's id and a number, as in 13=-5",
-                              text);
+            return ig_app_say(IG_EXIT_USAGE,
+                              "--logit-bias is \"%.80s\"; it wants a token's id and a number, as in 13=-5", text);
         if (!(bias >= -BIAS_MAX && bias <= BIAS_MAX))
-            return ig_app_say(IG_EXIT_USAGE, "--logit-bias is %.80s, limit %d..%d", text, -BIAS_MAX, BIAS_MAX);
+            return ig_app_say(IG_EXIT_USAGE, "--logit-bias is %.80s, limit %d..%d", text, -BIAS_MAX,
+                              BIAS_MAX);
         b->v[i] = (ig_token_bias){(uint32_t)id, (float)bias};
     }
     s->logit_bias = b->v;

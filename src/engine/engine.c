@@ -236,6 +236,7 @@ ig_backend ig_engine_backend(const ig_model *m) {
         .n_threads = ig_pool_threads(ig_model_pool(m)),
         .kv = ig_kv_kept(ig_model_kv_shape(m)),
         .two_parts = ig_model_two_parts(m),
+        .number = ig_model_number(m),
         .weights_bytes = ig_model_weights_bytes(m),
     };
 }

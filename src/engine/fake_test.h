@@ -19,8 +19,8 @@ int ig_test_watched_mallocs(void); /* since the last call */
 
 enum { V = 96, EOS = 0, FAULT = V - 2, POISON = V - 1, N_PLAIN = V - 2 };
 
-/* Makes the engines that follow, and the straight computation, sample as tier l1; set back by who sets it. The fake
- * logits are numbers of both 16-bit types: 12 bits behind a fixed point would not be, so 8 are kept. */
+/* Makes the engines that follow, and the straight computation, sample as tier l1; set back by who sets it.
+ * Logits are then of 8 bits, which are numbers of both 16-bit types. */
 static const ig_fmt *fake_number;
 
 static const ig_kv_shape FAKE_KV = {1, {{1, 1, 8, 0, IG_KV_F16}}};
@@ -42,7 +42,8 @@ static inline uint64_t mix(uint64_t h, uint32_t token) {
 }
 
 static inline void fake_logits(float *out, uint64_t hash) {
-    for (uint32_t v = 0; v < V; v++) out[v] = (float)(int)(mix(hash, v) % 4096u & ~(fake_number ? 15u : 0u)) * 0x1p-9f;
+    const uint32_t kept = fake_number ? 4080u : 4095u;
+    for (uint32_t v = 0; v < V; v++) out[v] = (float)(int)(mix(hash, v) & kept) * 0x1p-9f;
     out[FAULT] = out[POISON] = -INFINITY;
 }
 

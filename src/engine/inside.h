@@ -29,10 +29,10 @@ typedef struct ig_backend {
     size_t (*plan)(void *ud, int n_rows, int n_want, int n_ctx);
     ig_argmax_fn *argmax;
     ig_exp_fn *exp;
-    const ig_fmt *number; /* tier l1: what the model's numbers are rounded to, bf16, f16 or f32; NULL: tier l3 */
     int n_vocab, n_ctx, n_threads;
     ig_kv_shape kv; /* as the pool keeps it (ig_kv_kept) */
     bool two_parts; /* as the model multiplies: only told on */
+    const ig_fmt *number; /* tier l1: what logits are rounded to; else NULL */
     uint64_t weights_bytes;
 } ig_backend;
 
@@ -66,13 +66,14 @@ void ig_sample_logprobs(ig_sampler *s, const float *logits, uint32_t id, int n_t
 uint32_t ig_sample_select(ig_sampler *s, const uint32_t *rank, const float *weight, int n, double limit,
                           double *before);
 uint32_t ig_sample_rank(float logit);
-/* The n_top largest of x[n], descending, the lower id first; x as .logprob. What is too few ends with UINT32_MAX. */
+/* The n_top largest of x[n], descending, the lower id first; x as .logprob. Behind the last: UINT32_MAX. */
 void ig_sample_top(const float *x, int n, int n_top, ig_logprob *top);
 
 /* ---- sample_mlx.c: tier l1 --------------------------------------------------------------------------- */
 
-void ig_sampler_set_number(ig_sampler *s, const ig_fmt *number); /* round and exp; NULL: round NULL, exp as it is */
-/* As ig_sample; `key` is the request's random state, ig_sample_key at first. s->x has the log-probabilities. */
+/* Sets round and exp. NULL, tier l3: no round, and exp stays. */
+void ig_sampler_set_number(ig_sampler *s, const ig_fmt *number);
+/* As ig_sample; `key` is the request's random state, ig_sample_key at first. Leaves log-probabilities in x. */
 int ig_sample_mlx(ig_sampler *s, const float *logits, const ig_sampling *p, uint32_t key[2]);
 void ig_sample_key(uint32_t key[2], uint64_t seed);
 void ig_threefry(uint32_t out[2], const uint32_t key[2], uint32_t a, uint32_t b);

@@ -236,7 +236,7 @@ void ig_sample_top(const float *x, int n, int n_top, ig_logprob *top) {
     int n_found = 0;
     for (int i = 0; i < n && n_top > 0; i++) {
         int at = n_found;
-        if (n_found == n_top && !(x[i] > top[n_found - 1].logprob)) continue; /* equals: the lower id was first */
+        if (n_found == n_top && !(x[i] > top[n_found - 1].logprob)) continue; /* equals: the lower id */
         while (at > 0 && x[i] > top[at - 1].logprob) at--;
         if (n_found < n_top) n_found++;
         for (int k = n_found - 1; k > at; k--) top[k] = top[k - 1];

@@ -1,16 +1,16 @@
 /* sample_mlx: from a row of logits to a token, bit for bit as mlx-lm 0.32.2 on mlx-cpu 0.32.4 does it.
  *
- * Owns:    nothing. A row is f32 memory whose values are of the model's number type T (bf16, f16, f32), and so is
- *          every value below unless it says f32. R(x) rounds to T.
+ * Owns:    nothing. A row is f32 memory whose values are of the model's number type T (bf16, f16, f32), and so
+ *          is every value below unless it says f32. R(x) rounds to T.
  * Order:   log-probability R(logit - R(logsumexp)); temperature 0: its first maximum. Else top_p, min_p, xtc,
  *          top_k, each of which sets what it drops to -infinity, and a draw by inverse CDF with one uniform
  *          number. xtc takes a uniform number of its own, whether it acts or not.
  * Random:  mlx's: a threefry key; each number splits it into the next key and the one that gives the bits.
  * Threads: engine thread. Memory: the sampler's scratch.
  * f32 is a type for models whose numbers are not rounded at all.
- * Why it may not be quicker by another order: the sums are f32 from left to right, and a seed's token changes
- * with their last bit. Which tokens are kept is not a question of order: the sorts and partitions of the original
- * compare (value, id), so a border among equals lies where the ids say, whatever algorithm finds it. */
+ * Why sums are not quicker by another order: they are f32 from left to right, and a seed's token changes with
+ * their last bit. Which tokens are kept is no question of order: the sorts and partitions of the original compare
+ * (value, id), so a border among equals lies where the ids say, whatever algorithm finds it. */
 #include "engine/inside.h"
 
 #include <math.h>
@@ -97,7 +97,7 @@ static void rank_all(ig_sampler *s, const float *x) {
     for (int i = 0; i < s->n_vocab; i++) s->rank[i] = ig_sample_rank(x[i]);
 }
 
-/* The ranks of x, ascending: largest value first. Digits of 11 bits, lowest first; one that all share is passed. */
+/* The ranks of x, ascending: largest value first. By digits of 11 bits, the lowest first, none that all share. */
 static const uint32_t *sort_ranks(ig_sampler *s, const float *x) {
     enum { BITS = 11, DIGITS = 1 << BITS };
     uint32_t *from = s->rank, *to = (uint32_t *)s->some, n = (uint32_t)s->n_vocab;
@@ -144,7 +144,7 @@ static uint32_t nth_rank(ig_sampler *s, const float *x, int n, int *n_larger) {
     return rank;
 }
 
-/* Drops what is below min_p times the largest, but of the n_keep largest nothing: of equals the highest ids. */
+/* Drops what is below min_p times the largest, but none of the n_keep largest: of equals the highest ids. */
 static void min_p(ig_sampler *s, float *x, double p, int n_keep) {
     float least = rounded(s, largest(x, s->n_vocab) + rounded(s, (float)ig_math_log(p)));
     uint32_t border = 0;
@@ -187,7 +187,7 @@ static void softmax(ig_sampler *s, const float *x) {
     s->round(s->prob, s->prob, n);
 }
 
-/* Of those above the threshold drops all that are likelier than the least likely of them, but for special ones. */
+/* Of those above the threshold drops what is likelier than the least likely of them, but no special one. */
 static void xtc(ig_sampler *s, float *x, const ig_sampling *p) {
     float threshold = rounded(s, (float)p->xtc_threshold), least = INFINITY;
 
@@ -210,7 +210,7 @@ static int draw(ig_sampler *s, float *x, double temperature, float u) {
     for (int i = 0; i < n; i++) x[i] *= scale;
     s->round(x, x, n);
     float max = largest(x, n);
-    if (!(max > -INFINITY)) return SAMPLE_TOO_COLD; /* logit / temperature is beyond the type; mlx gives any token */
+    if (!(max > -INFINITY)) return SAMPLE_TOO_COLD; /* beyond the type: mlx goes on with NaN */
     for (int i = 0; i < n; i++) x[i] -= max;
     s->exp(x, x, n);
     for (int i = 0; i < n; i++) total += x[i];

@@ -1,5 +1,5 @@
-/* Tier l1's draws against stock mlx-lm's: tests/golden/l1/sampler.txt, made by tools/golden/l1/sampler.py, which
- * says what the file holds. Rows, seeds and prompts are made here by the same integers. */
+/* Tier l1's draws against stock mlx-lm's: tests/golden/l1/sampler.txt, made by tools/golden/l1/sampler.py,
+ * which says what the file holds. Rows, seeds and prompts are made here by the same integers. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -109,8 +109,8 @@ static bool read_param(golden_case *c, char *name) {
     if (!is_bias && strcmp(name, "xtc_special_tokens") != 0) return false;
     for (char *at = value; at && *at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
         uint32_t id = (uint32_t)strtoul(at, NULL, 10);
-        if (is_bias) c->bias[c->p.n_logit_bias++] = (ig_token_bias){id, (float)number_of(strchr(at, ':') + 1)};
-        else c->special[c->p.n_xtc_special++] = id;
+        if (!is_bias) c->special[c->p.n_xtc_special++] = id;
+        else c->bias[c->p.n_logit_bias++] = (ig_token_bias){id, (float)number_of(strchr(at, ':') + 1)};
     }
     return true;
 }
@@ -134,7 +134,8 @@ static bool read_case(golden_case *c, FILE *f) {
     c->p.logit_bias = c->bias, c->p.xtc_special = c->special;
     if (!fgets(line, sizeof line, f)) return false;
     snprintf(c->text, sizeof c->text, "%.500s", line);
-    if (!CHECK(sscanf(line, "case %7s %d %15s %n", c->type, &c->n_vocab, kind, &at) == 3 && at > 0)) return false;
+    if (!CHECK(sscanf(line, "case %7s %d %15s %n", c->type, &c->n_vocab, kind, &at) == 3 && at > 0))
+        return false;
     while (c->kind < N_KINDS && strcmp(KINDS[c->kind], kind) != 0) c->kind++;
     for (char *save, *word = strtok_r(line + at, " \n", &save); word; word = strtok_r(NULL, " \n", &save))
         if (!CHECK_MSG(read_param(c, word), "%s", word)) return false;
@@ -148,7 +149,8 @@ static bool read_case(golden_case *c, FILE *f) {
 }
 
 static bool changes_logits(const ig_sampling *p) {
-    return p->n_logit_bias > 0 || p->repetition_penalty != 0 || p->presence_penalty != 0 || p->frequency_penalty != 0;
+    return p->n_logit_bias > 0 || p->repetition_penalty != 0 || p->presence_penalty != 0 ||
+           p->frequency_penalty != 0;
 }
 
 /* ---- the sampler ------------------------------------------------------------------------------------- */
@@ -192,8 +194,8 @@ static ig_sampler *sampler(int n_vocab, const char *type) {
     return &s;
 }
 
-/* Ways to be wrong, for the controls. */
-typedef int wrong_fn(ig_sampler *s, const float *logits, const ig_sampling *p, uint32_t key[2]);
+/* ig_sample_mlx, or one of the controls. */
+typedef int sample_fn(ig_sampler *s, const float *logits, const ig_sampling *p, uint32_t key[2]);
 
 static uint32_t hash_of_ids(const uint32_t *ids) {
     static fold f;
@@ -203,7 +205,7 @@ static uint32_t hash_of_ids(const uint32_t *ids) {
 }
 
 /* One run of a seed; the ids are behind the prompt's. */
-static void run(const golden_case *c, ig_sampler *s, uint64_t seed, wrong_fn *sample, uint32_t *ids, fold *lp) {
+static void run(const golden_case *c, ig_sampler *s, uint64_t seed, sample_fn *sample, uint32_t *ids, fold *lp) {
     static float logits[V_MAX];
     uint32_t key[2];
     ig_sample_key(key, seed);
@@ -225,7 +227,7 @@ typedef struct counts {
     int n_cases, n_runs, n_wrong_ids, n_wrong_lp;
 } counts;
 
-static void check_case(const golden_case *c, ig_sampler *s, wrong_fn *sample, bool say, counts *n) {
+static void check_case(const golden_case *c, ig_sampler *s, sample_fn *sample, bool say, counts *n) {
     uint32_t ids[PROMPT + DRAWS];
     uint64_t lp = FNV;
 
@@ -252,7 +254,7 @@ static void check_case(const golden_case *c, ig_sampler *s, wrong_fn *sample, bo
 }
 
 /* The cases that `wants` takes, or all. */
-static counts check_all(wrong_fn *sample, bool say, bool (*wants)(const golden_case *c), ig_round_fn *round) {
+static counts check_all(sample_fn *sample, bool say, bool (*wants)(const golden_case *c), ig_round_fn *round) {
     static golden_case c;
     counts n = {0};
     FILE *f = fopen(GOLDEN, "r");
@@ -270,11 +272,11 @@ static counts check_all(wrong_fn *sample, bool say, bool (*wants)(const golden_c
 TEST(every_draw_and_every_log_probability_is_that_of_mlx_lm) {
     counts n = check_all(ig_sample_mlx, true, NULL, NULL);
     CHECK_MSG(n.n_cases >= 750 && n.n_runs >= 10000, "%d cases, %d runs", n.n_cases, n.n_runs);
-    CHECK_MSG(n.n_wrong_ids == 0 && n.n_wrong_lp == 0, "of %d runs %d, of %d cases %d", n.n_runs, n.n_wrong_ids,
-              n.n_cases, n.n_wrong_lp);
+    CHECK_MSG(n.n_wrong_ids == 0 && n.n_wrong_lp == 0, "of %d runs %d, of %d cases %d", n.n_runs,
+              n.n_wrong_ids, n.n_cases, n.n_wrong_lp);
 }
 
-/* ---- controls: each of these is wrong, and must be told -------------------------------------------------- */
+/* ---- controls: each of these is wrong, and must be told ---------------------------------------------- */
 
 static bool is_greedy_flat(const golden_case *c) {
     return c->p.temperature == 0.0 && c->kind == 1 && c->n_vocab <= 1000;
@@ -365,7 +367,7 @@ static void round_not(float *y, const float *x, int n) {
 TEST(a_sampler_that_differs_from_mlx_lm_anywhere_is_told) {
     const struct {
         const char *what;
-        wrong_fn *sample;
+        sample_fn *sample;
         bool (*wants)(const golden_case *c);
     } ways[] = {{"the last of equals", last_of_equals, is_greedy_flat},
                 {"the other half of a key", other_stream, is_small_draw},
@@ -390,7 +392,7 @@ TEST(log_probabilities_of_another_number_type_are_told) {
     CHECK_MSG(n.n_cases > 0 && n.n_wrong_lp == n.n_cases, "%d of %d", n.n_wrong_lp, n.n_cases);
 }
 
-/* ---- parts ------------------------------------------------------------------------------------------------ */
+/* ---- borders ----------------------------------------------------------------------------------------- */
 
 TEST(log_probabilities_of_a_row_that_has_one_token_left) {
     ig_sampler *s = sampler(5, "bf16");

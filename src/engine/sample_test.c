@@ -291,7 +291,7 @@ TEST(more_alternatives_than_tokens_are_filled_with_nothing) {
     CHECK(top[0].id == 0 && top[1].id == 1 && top[2].id == UINT32_MAX && top[4].logprob == -INFINITY);
 }
 
-/* ---- what mlx-lm's options do, in f32 ----------------------------------------------------------------------- */
+/* ---- what mlx-lm's options do, in f32 ---------------------------------------------------------------- */
 
 TEST(min_tokens_to_keep_acts_where_min_p_leaves_fewer) {
     float l[6] = {1.0f, 5.0f, 3.0f, 3.0f, -INFINITY, 2.0f};
@@ -338,12 +338,12 @@ TEST(penalties_act_on_what_their_window_shows) {
     const float l[5] = {1.0f, -2.0f, 4.0f, 0.5f, 3.0f};
     float x[5];
     ig_sampling p = {.repetition_penalty = 2.0};
-#define CHANGED(...)                                                                                             \
-    do {                                                                                                         \
-        const float want[5] = {__VA_ARGS__};                                                                     \
-        memcpy(x, l, sizeof x);                                                                                  \
-        ig_sample_penalize(of(5), x, &p, ids, 5);                                                                \
-        for (int i = 0; i < 5; i++) CHECK_MSG(x[i] == want[i], "token %d: %g", i, (double)x[i]);                 \
+#define CHANGED(...)                                                                                        \
+    do {                                                                                                    \
+        const float want[5] = {__VA_ARGS__};                                                                \
+        memcpy(x, l, sizeof x);                                                                             \
+        ig_sample_penalize(of(5), x, &p, ids, 5);                                                           \
+        for (int i = 0; i < 5; i++) CHECK_MSG(x[i] == want[i], "token %d: %g", i, (double)x[i]);            \
     } while (0)
     CHANGED(0.5f, -4.0f, 2.0f, 0.5f, 3.0f); /* all that was, once */
     p.repetition_context_size = 3;
