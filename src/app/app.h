@@ -55,7 +55,7 @@ int ig_signals_wait(int timeout_ms); /* until one came or the time is over; give
 typedef enum ig_option_kind {
     IG_OPT_BOOL, /* bool: --x and --no-x; takes no value */
     IG_OPT_INT,  /* int, within [min, max] */
-    IG_OPT_REAL, /* float, within [min, max] */
+    IG_OPT_REAL, /* double, within [min, max] */
     IG_OPT_U64,  /* uint64_t: seeds */
     IG_OPT_SIZE, /* uint64_t bytes: 1024, 4K, 2G (decimal), 512Mi (binary); within [min, max] */
     IG_OPT_TEXT, /* const char *: the last one wins */

@@ -17,6 +17,7 @@ typedef struct generate {
     int max_tokens;
     ig_option_list stops;
     ig_sampling sampling;
+    ig_biases biases;
     ig_buf answer; /* kept for --json only */
     char last;     /* the last byte that was printed */
     bool broken;   /* stdout does not take any more */
@@ -161,7 +162,7 @@ int ig_cmd_generate(int argc, char **argv) {
         {"raw", .kind = IG_OPT_BOOL, .to = &g.raw, .help = "no chat template: go on where the prompt ends"},
         {"max-tokens", .letter = 'n', .kind = IG_OPT_INT, .to = &g.max_tokens, .max = 1 << 24,
          .value = "N", .help = "longest answer (0: what the context leaves)"},
-        IG_SAMPLING_OPTIONS(g.sampling, g.seeded),
+        IG_SAMPLING_OPTIONS(g.sampling, g.biases, g.seeded),
         {"stop", .kind = IG_OPT_LIST, .to = &g.stops, .value = "TEXT",
          .help = "end before this text; repeatable"},
         {"json", .kind = IG_OPT_BOOL, .to = &g.json, .help = "one JSON object at the end instead of text"},
@@ -189,6 +190,7 @@ int ig_cmd_generate(int argc, char **argv) {
     if (!g.prompt) return ig_app_say(IG_EXIT_USAGE, "no prompt; give -p TEXT, or -p - to read it from stdin");
     if (g.raw && g.system)
         return ig_app_say(IG_EXIT_USAGE, "--system needs the chat template, which --raw leaves out");
+    if ((code = ig_biases_read(&g.biases, &g.sampling))) return code;
     if (!g.seeded) g.sampling.seed = ig_rng_fresh_seed();
     load.engine.n_slots = 1;
     ig_signals_note();
@@ -202,7 +204,8 @@ int ig_cmd_generate(int argc, char **argv) {
     }
     code = ig_load(&l, &load);
     if (!code) {
-        code = run(&g, &l, text);
+        code = ig_biases_check(&g.sampling, &l);
+        if (!code) code = run(&g, &l, text);
         ig_unload(&l);
     }
     ig_buf_free(&g.answer);

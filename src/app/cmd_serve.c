@@ -26,6 +26,7 @@ typedef struct serve_options {
     ig_serve_config http;
     const char *host, *alias, *log_level, *key_file;
     ig_option_list hosts, origins, keys;
+    ig_biases biases;
     char *file_keys; /* the text of --api-key-file, cut into lines */
     uint64_t body_max;
     int watchdog_s;
@@ -272,6 +273,7 @@ static int start(serve_options *o, int argc, char **argv) {
     if ((code = check_keys(o)) || (code = hide_keys(o, argc, argv)) || (code = read_key_file(o)) ||
         (code = check_exposure(o)))
         return code;
+    if ((code = ig_biases_read(&o->biases, &o->http.sampling))) return code;
     o->http.body_max_bytes = (size_t)o->body_max;
     o->http.seed_fixed = o->seeded;
     o->http.allowed_hosts = o->hosts.n ? o->hosts.v : NULL;
@@ -282,7 +284,7 @@ static int start(serve_options *o, int argc, char **argv) {
     if ((code = ig_load(&l, &o->load))) return code;
     if (!l.chat && l.chat_err.code != IG_ENOTFOUND) {
         code = ig_app_fail(&l.chat_err); /* a template that is there must work: no silent other one */
-    } else {
+    } else if (!(code = ig_biases_check(&o->http.sampling, &l))) {
         ig_signals_note();
         code = run(o, &l);
     }
@@ -329,7 +331,7 @@ int ig_cmd_serve(int argc, char **argv) {
          .value = "S", .help = "longest wait of a request for its turn (0: no limit)"},
         {"watchdog", .kind = IG_OPT_INT, .to = &o.watchdog_s, .min = 0, .max = 86400, .value = "S",
          .help = "give up when one step takes longer (0: never)"},
-        IG_SAMPLING_OPTIONS(o.http.sampling, o.seeded),
+        IG_SAMPLING_OPTIONS(o.http.sampling, o.biases, o.seeded),
         {"max-tokens", .letter = 'n', .kind = IG_OPT_INT, .to = &o.http.default_max_tokens, .min = 0,
          .max = 1 << 24, .value = "N",
          .help = "longest answer of a request that does not say (0: what fits)"},

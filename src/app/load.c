@@ -6,6 +6,8 @@
  *          starts when the plan does not. */
 #include "app/load.h"
 
+#include <ctype.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -19,7 +21,8 @@ enum {
     SPARE_IDS_MAX = 1024,
     PROGRESS_AFTER_MS = 400,
     PROGRESS_EVERY_MS = 100,
-    NS_PER_MS = 1000000
+    NS_PER_MS = 1000000,
+    BIAS_MAX = 100 /* as in the HTTP interface */
 };
 
 /* ---- progress ------------------------------------------------------------------------------------------ */
@@ -161,6 +164,38 @@ ig_status ig_load_check_vocabulary(const ig_tokenizer *t, const ig_model *m, con
     if (spare == 0 || (folder && spare > -SPARE_IDS_MAX && spare < SPARE_IDS_MAX)) return IG_OK;
     return ig_fail(err, IG_EFORMAT, "%.200s: the tokenizer has %" PRIu32 " tokens, the embedding %d rows",
                    path, n_tokens, n_rows);
+}
+
+/* ---- --logit-bias -------------------------------------------------------------------------------------- */
+
+int ig_biases_read(ig_biases *b, ig_sampling *s) {
+    for (int i = 0; i < b->text.n; i++) {
+        const char *text = b->text.v[i];
+        char *end, *last;
+        errno = 0;
+        const unsigned long long id = strtoull(text, &end, 10);
+        const bool digits = text[0] >= '0' && text[0] <= '9' && *end == '=' && end[1] && !isspace((uint8_t)end[1]);
+        const double bias = digits ? strtod(end + 1, &last) : 0;
+        if (!digits || *last || errno || id >= UINT32_MAX)
+            return ig_app_say(IG_EXIT_USAGE,
+                              "--logit-bias is \"%.80s\"; it wants a token's id and a number, as in 13=-5", text);
+        if (!(bias >= -BIAS_MAX && bias <= BIAS_MAX))
+            return ig_app_say(IG_EXIT_USAGE, "--logit-bias is %.80s, limit %d..%d", text, -BIAS_MAX,
+                              BIAS_MAX);
+        b->v[i] = (ig_token_bias){(uint32_t)id, (float)bias};
+    }
+    s->logit_bias = b->v;
+    s->n_logit_bias = b->text.n;
+    return IG_EXIT_OK;
+}
+
+int ig_biases_check(const ig_sampling *s, const ig_loaded *l) {
+    const int n_vocab = ig_model_config_of(l->model)->n_vocab;
+    for (int i = 0; i < s->n_logit_bias; i++)
+        if (s->logit_bias[i].id >= (uint32_t)n_vocab)
+            return ig_app_say(IG_EXIT_USAGE, "--logit-bias is for token %" PRIu32 ", the vocabulary has %d",
+                              s->logit_bias[i].id, n_vocab);
+    return IG_EXIT_OK;
 }
 
 /* ---- all of it ----------------------------------------------------------------------------------------- */

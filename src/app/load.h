@@ -69,11 +69,9 @@ static inline ig_kv_kind ig_load_kv_kind(const ig_load_options *o) {
     {"chat-template", .kind = IG_OPT_TEXT, .to = &(o).chat_template, .value = "FILE",                       \
      .help = "a Jinja chat template, instead of the model's own"}
 
-/* The defaults of a generation, and the rows that change them. `s` is an ig_sampling, `seeded` a bool. */
-static inline ig_sampling ig_sampling_defaults(void) {
-    return (ig_sampling){.temperature = 0.7f};
-}
-#define IG_SAMPLING_OPTIONS(s, seeded)                                                                      \
+/* The defaults of a generation, and the rows that change them. `s` is an ig_sampling, `biases` an ig_biases,
+ * `seeded` a bool. */
+#define IG_SAMPLING_OPTIONS(s, biases, seeded)                                                              \
     {"temperature", .other = "temp", .kind = IG_OPT_REAL, .to = &(s).temperature, .min = 0, .max = 5,       \
      .value = "X", .help = "0 always takes the likeliest token"},                                           \
     {"top-p", .kind = IG_OPT_REAL, .to = &(s).top_p, .min = 0, .max = 1, .value = "P",                      \
@@ -82,8 +80,37 @@ static inline ig_sampling ig_sampling_defaults(void) {
      .help = "keep the K likeliest tokens (0: all)"},                                                       \
     {"min-p", .kind = IG_OPT_REAL, .to = &(s).min_p, .min = 0, .max = 1, .value = "P",                      \
      .help = "drop tokens less likely than P times the likeliest (0: none)"},                               \
+    {"min-tokens-to-keep", .kind = IG_OPT_INT, .to = &(s).min_tokens_to_keep, .min = 0, .max = 1 << 24,     \
+     .value = "N", .help = "the N likeliest tokens that --min-p must leave"},                               \
+    {"xtc-probability", .kind = IG_OPT_REAL, .to = &(s).xtc_probability, .min = 0, .max = 1, .value = "P",  \
+     .help = "how often, of tokens above --xtc-threshold, only the least likely is kept"},                  \
+    {"xtc-threshold", .kind = IG_OPT_REAL, .to = &(s).xtc_threshold, .min = 0, .max = 0.5, .value = "P",    \
+     .help = "the likelihood above which --xtc-probability acts"},                                          \
+    {"repetition-penalty", .kind = IG_OPT_REAL, .to = &(s).repetition_penalty, .min = 0, .max = 100,        \
+     .value = "X", .help = "divide the logits of tokens that were there already by this (0 or 1: not)"},    \
+    {"repetition-context-size", .kind = IG_OPT_INT, .to = &(s).repetition_context_size, .min = 0,           \
+     .max = 1 << 24, .value = "N", .help = "of the last N tokens, prompt and answer (0: all)"},             \
+    {"presence-penalty", .kind = IG_OPT_REAL, .to = &(s).presence_penalty, .min = -2, .max = 2,             \
+     .value = "X", .help = "take this from the logits of tokens that were there already"},                  \
+    {"presence-context-size", .kind = IG_OPT_INT, .to = &(s).presence_context_size, .min = 0,               \
+     .max = 1 << 24, .value = "N", .help = "of the last N tokens (0: all)"},                                \
+    {"frequency-penalty", .kind = IG_OPT_REAL, .to = &(s).frequency_penalty, .min = -2, .max = 2,           \
+     .value = "X", .help = "and this as often as they were"},                                               \
+    {"frequency-context-size", .kind = IG_OPT_INT, .to = &(s).frequency_context_size, .min = 0,             \
+     .max = 1 << 24, .value = "N", .help = "of the last N tokens (0: all)"},                                \
+    {"logit-bias", .kind = IG_OPT_LIST, .to = &(biases).text, .value = "ID=X",                              \
+     .help = "add X, -100 to 100, to the logit of token ID; repeatable"},                                   \
     {"seed", .kind = IG_OPT_U64, .to = &(s).seed, .value = "N", .given = &(seeded),                         \
      .help = "the same seed gives the same text (default: a fresh one)"}
+
+/* What --logit-bias said, and as what it goes into an ig_sampling, which points here. */
+typedef struct ig_biases {
+    ig_option_list text;
+    ig_token_bias v[IG_OPTION_LIST_MAX];
+} ig_biases;
+
+/* After the options: reads the biases. Says what is wrong; gives the exit code. */
+int ig_biases_read(ig_biases *b, ig_sampling *s);
 
 typedef struct ig_loaded {
     char *path;
@@ -111,6 +138,8 @@ ig_status ig_load_check_vocabulary(const ig_tokenizer *t, const ig_model *m, con
 int ig_load(ig_loaded *out, const ig_load_options *o);
 /* Prints a document of ig_json_doc_make on stdout, and frees it. Gives the exit code. */
 int ig_app_print_json(yyjson_mut_doc *doc, bool lost);
+/* Are the biases for tokens of this model? Says so if not; gives the exit code. */
+int ig_biases_check(const ig_sampling *s, const ig_loaded *l);
 void ig_unload(ig_loaded *l); /* stops the engine first; a zeroed one is fine */
 
 /* ---- stream.c: messages to tokens, a generation to text ----------------------------------------------- */

@@ -80,7 +80,7 @@ static bool set_real(const ig_option *o, const char *label, const char *text) {
     double v = strtod(text, &end);
     if (end == text || *end || isspace((unsigned char)*text)) return bad_value(label, text, "a number");
     if (!isfinite(v) || v < o->min || v > o->max) return out_of_bounds(label, text, o);
-    *(float *)o->to = (float)v;
+    *(double *)o->to = v;
     return true;
 }
 
@@ -379,7 +379,7 @@ static void print_default(const ig_option *o) {
         if (*(const int *)o->to) printf(" [%d]", *(const int *)o->to);
         break;
     case IG_OPT_REAL:
-        if (*(const float *)o->to > 0) printf(" [%g]", (double)*(const float *)o->to);
+        if (*(const double *)o->to > 0) printf(" [%g]", *(const double *)o->to);
         break;
     case IG_OPT_SIZE:
         if (*(const uint64_t *)o->to) printf(" [%s]", ig_size_text_of(*(const uint64_t *)o->to).s);

@@ -35,7 +35,7 @@ static void capture_end(capture *c) {
 typedef struct values {
     bool flag, on, seeded;
     int number;
-    float real;
+    double real;
     uint64_t seed, size, budget;
     const char *text;
     ig_option_list list;
@@ -43,7 +43,7 @@ typedef struct values {
 } values;
 
 static values fresh(void) {
-    return (values){.on = true, .number = 5, .real = 0.5f, .text = "none"};
+    return (values){.on = true, .number = 5, .real = 0.5, .text = "none"};
 }
 
 /* Parses the words (NULL-ended, the verb first) into v. */
@@ -111,7 +111,7 @@ static void refuses(const char *const *line, const char *because) {
 TEST(every_kind_of_option_is_read_in_both_spellings) {
     values v;
     accepts(&v, LINE("--flag", "--no-on", "--number", "7", "--real=1.25", "--seed", "18446744073709551615"));
-    CHECK(v.flag && !v.on && v.number == 7 && v.real == 1.25f && v.seed == UINT64_MAX && v.seeded);
+    CHECK(v.flag && !v.on && v.number == 7 && v.real == 1.25 && v.seed == UINT64_MAX && v.seeded);
     accepts(&v, LINE("-n", "2", "--re", "2", "--text=", "--list", "a", "--list=b"));
     CHECK(v.number == 2 && v.real == 2 && *v.text == 0 && v.list.n == 2 && !v.list.v[2] && !v.seeded);
     accepts(&v, LINE("--number=1", "--number=9", "--no-flag", "--text", "-"));

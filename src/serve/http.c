@@ -50,7 +50,7 @@ ig_serve_config ig_serve_defaults(void) {
         .sse_ping_s = 15,
         .drain_timeout_s = 10,
         .queue_timeout_s = 600,
-        .sampling = {.temperature = 0.7f},
+        .sampling = ig_sampling_defaults(),
     };
 }
 
