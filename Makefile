@@ -159,6 +159,7 @@ ABOVE_FILE := $(foreach f,$(FOLDERS),$(if $(filter file,$(LINK_$(f))),$(wildcard
 $(call objects,$(ABOVE_FILE)): | $(YYJSON)/yyjson.h
 endif
 $(call objects,src/kern/registry.c src/kern/check_kern.c): | $(B)/gen/kern_list.h
+$(call objects,$(wildcard src/app/*.c)): | $(B)/gen/node_list.h
 $(call objects,$(wildcard src/model/*.c)): | $(B)/gen/family_list.h
 $(call objects,$(wildcard src/serve/*.c)): | $(B)/gen/page.h
 -include $(patsubst %.o,%.d,$(filter %.o,$(foreach f,$(FOLDERS),$(OBJ_$(f)))) $(WIDE_OBJ:%=$(B)/wide/%.d) \
@@ -176,6 +177,10 @@ $(B)/gen/kern_list.h: FORCE
 	  $(patsubst %.$(i),'KERN_FILE(%, $(i))',$(filter %.$(i),$(TUNED)))))
 $(B)/gen/family_list.h: FORCE
 	$(call listed,$(patsubst src/model/family_%.c,'FAMILY_FILE(%)',$(wildcard src/model/family_*.c)))
+# Files with records of nodes (tier/tier.h); a file's own name is what it exports.
+$(B)/gen/node_list.h: FORCE
+	$(call listed,$(patsubst %,'NODE_FILE(%)',$(sort $(basename $(notdir $(shell \
+	  grep -l '^NODE_EXPORT' $(wildcard src/*/*.c)))))))
 $(B)/gen/page.h: web/index.html tools/embed.py
 	$(Q)mkdir -p $(@D); echo "  GEN  $@"; python3 tools/embed.py page web/index.html $@
 FORCE:

@@ -145,7 +145,7 @@ int ig_cmd_bench(int argc, char **argv) {
          .given = &w.runs_given, .value = "N", .help = "runs of each row; the median counts"},
         {"threads", .letter = 't', .kind = IG_OPT_INTS, .to = &w.threads, .min = 0, .max = 1024,
          .value = "LIST", .help = "compute threads (0: all cores of this process)"},
-        IG_BITS_OPTIONS(load),
+        IG_NUMBERS_OPTIONS(load),
         {"quick", .letter = 'q', .kind = IG_OPT_BOOL, .to = &w.quick,
          .help = "fewer and shorter rows: seconds"},
         {"profile", .kind = IG_OPT_BOOL, .to = &w.profile, .help = "also the time of each op, for every row"},

@@ -179,3 +179,13 @@ void op_store_row(const ig_run *r, ig_tensor *y, int row, int col, const float *
     if (y->f) memcpy(y->f + (size_t)row * (size_t)y->n_cols + (size_t)col, x, (size_t)n * sizeof *x);
     op_quant_row(r, y, row, col, x, n);
 }
+
+static const ig_tier_node nodes[] = {
+    {.id = "act.q8", .does = "rows to int8, for weights of 2 to 5 bits; twice with --act-bits 16",
+     .tier = IG_TIER_L3, .gate = IG_GATE_ENVELOPE, .in = {NULL, NULL, "on"}, .flags = "l1 l2 l3 act-bits",
+     .proof = "tests/quality/test_envelope.py", .runs = IG_RUNS(QUANT)},
+    {.id = "act.q16", .does = "rows to int16, for weights of 6 and 8 bits", .tier = IG_TIER_L3,
+     .gate = IG_GATE_ENVELOPE, .in = {NULL, NULL, "on"}, .flags = "l1 l2 l3",
+     .proof = "tests/quality/test_envelope.py", .runs = IG_RUNS(QUANT16)},
+};
+NODE_EXPORT(run, nodes);
