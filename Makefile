@@ -204,12 +204,17 @@ $(GUIDE): guide/Cargo.toml guide/Cargo.lock $(wildcard guide/src/*.rs)
 
 # ---- checks -----------------------------------------------------------------------------------------------
 
-# tally.sh goes on after a failure and adds up what the parts say.
+# tally.sh goes on after a failure and adds up what the parts say. Tests that compared bits leave word of it for
+# tools/proof.py, which ./check asks at its end.
+check run-tests: export INGLE_PROVEN := $(abspath $(B))/proven
 check: tests all
+	$(Q)rm -rf $(B)/proven && mkdir -p $(B)/proven
 	$(Q)CC="$(CC)" sh tools/tally.sh check \
 	  'python3 tools/layers.py --self-test' 'python3 tools/layers.py' \
-	  'python3 tools/tidy.py --self-test' 'python3 tools/tidy.py --objects $(B)' $(RUN_TESTS)
+	  'python3 tools/tidy.py --self-test' 'python3 tools/tidy.py --objects $(B)' \
+	  'python3 tools/proof.py --self-test' $(RUN_TESTS)
 run-tests: tests
+	$(Q)rm -rf $(B)/proven && mkdir -p $(B)/proven
 	$(Q)sh tools/tally.sh "$(notdir $(B))" $(RUN_TESTS)
 check-full: check check-torture check-clang check-asan check-ubsan check-tsan check-arm64 check-wide \
             check-templates check-tokenizers check-kill

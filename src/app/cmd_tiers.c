@@ -30,20 +30,30 @@ ig_tiers_text ig_tiers_held(const ig_tier_node *n, ig_gate gate) {
 
 /* ---- as a table: 100 columns -------------------------------------------------------------------------- */
 
-static void print_plan(const wish *w, const ig_tier_plan *p) {
+/* Without the blanks at its end. */
+static void print_line(char *line) {
+    size_t n = strlen(line);
+    while (n && line[n - 1] == ' ') n--;
+    printf("%.*s\n", (int)n, line);
+}
+
+static void print_plan(const wish *w, const ig_tier_plan *p, const char *name) {
     const ig_tier_node *last = NULL;
+    bool asked = false;
+    printf("%s, --%s\n\n", name, ig_tier_name(p->asked));
     printf("%-20s %-4s  %-38s %6s  %s\n", "node", "tier", "kernel", "calls", "held by");
     for (int i = 0; i < p->n_rows; i++) {
         const ig_tier_row *r = &p->row[i];
-        char calls[16] = "";
+        char calls[16] = "", line[256];
         if (!wanted(w, r->node, r->tier)) continue;
         if (r->n_calls) snprintf(calls, sizeof calls, "%d", r->n_calls);
         const bool first = r->node != last;
         const ig_tiers_text held = ig_tiers_held(r->node, r->gate);
-        printf("%-20s %-4s  %-38s %6s  %s", first ? r->node->id : "", first ? ig_tier_name(r->tier) : "",
-               r->kern ? r->kern->name : "", calls, first ? held.s : "");
-        if (first && r->node->when) printf("%s(%s)", *held.s ? " " : "", r->node->when);
-        putchar('\n');
+        if (!asked && ig_node_may_be_asked(r->node)) asked = true, printf("when asked for:\n");
+        snprintf(line, sizeof line, "%-20s %-4s  %-38s %6s  %s%s%s", first ? r->node->id : "",
+                 first ? ig_tier_name(r->tier) : "", r->kern ? r->kern->name : "", calls, first ? held.s : "",
+                 first && r->node->when && *held.s ? "; " : "", first && r->node->when ? r->node->when : "");
+        print_line(line);
         last = r->node;
     }
     printf("\nthe plan is of tier %s, %s", ig_tier_name(p->greedy), ig_tier_promise(p->greedy));
@@ -53,16 +63,20 @@ static void print_plan(const wish *w, const ig_tier_plan *p) {
 static void print_list(const wish *w) {
     const ig_tier_node *n;
     int n_of[IG_TIERS + 1] = {0};
+    char line[256];
     printf("%-20s %-4s  %-20s  %-4s %-4s %-4s %s\n", "node", "tier", "held by", "l1", "l2", "l3", "options");
     for (int i = 0; (n = ig_node_at(i)) != NULL; i++) {
+        const char *in[IG_TIERS];
         if (!wanted(w, n, n->tier)) continue;
         n_of[n->tier]++;
-        printf("%-20s %-4s  %-20s ", n->id, ig_tier_name(n->tier), ig_tiers_held(n, n->gate).s);
-        for (int t = 0; t < IG_TIERS; t++) printf(" %-4s", n->in[t] ? n->in[t] : "off");
-        printf(" %s\n", n->flags ? n->flags : "");
-        printf("  %s%s%s%s\n", n->does, n->when ? "; when: " : "", n->when ? n->when : "", n->training ? "; training" : "");
+        for (int t = 0; t < IG_TIERS; t++) in[t] = n->in[t] ? n->in[t] : "off";
+        snprintf(line, sizeof line, "%-20s %-4s  %-20s  %-4s %-4s %-4s %s", n->id, ig_tier_name(n->tier),
+                 ig_tiers_held(n, n->gate).s, in[0], in[1], in[2], n->flags ? n->flags : "");
+        print_line(line);
+        printf("  %s%s%s%s\n", n->does, n->when ? "; when: " : "", n->when ? n->when : "",
+               n->training ? "; training" : "");
     }
-    printf("\nnodes: %d of l1, %d of l2, %d of l3, %d without numbers; a node runs at the worse of its tier and its "
+    printf("\nnodes: %d of l1, %d of l2, %d of l3, %d without numbers; one runs at the worse of its tier and its "
            "kernels'\n",
            n_of[1], n_of[2], n_of[3], n_of[0]);
 }
@@ -167,7 +181,7 @@ static int show_plan(const wish *w, const char *path) {
         ig_tier_plan_make(&plan, m, ig_load_tier(o));
         ig_models_name(name, sizeof name, path);
         if (w->json) code = print_plan_json(w, &plan, name);
-        else print_plan(w, &plan);
+        else print_plan(w, &plan, name);
     } else {
         code = ig_app_fail(&err);
     }

@@ -48,6 +48,10 @@ bool ig_node_is_in(const ig_tier_node *n, ig_tier t) {
     return n->in[t - IG_TIER_L1] != NULL || n->when != NULL;
 }
 
+bool ig_node_may_be_asked(const ig_tier_node *n) {
+    return n->when && !n->steps && !n->runs;
+}
+
 /* ---- a model's plan ------------------------------------------------------------------------------------ */
 
 enum { CALLS_MAX = 512 };
@@ -72,6 +76,7 @@ static void count(void *ud, const char *step, const ig_kern *k, const ig_weight 
 
 typedef struct maker {
     ig_tier_plan *plan;
+    bool two_parts;
     const calls *calls;
     const ig_kern_table *table;
 } maker;
@@ -92,7 +97,8 @@ static void add_row(maker *m, const ig_tier_node *node, const ig_kern *kern, int
 static bool happens(const maker *m, const ig_tier_node *node) {
     for (int op = 0; op < IG_KERN_N_OPS; op++)
         if (node->runs >> op & 1 && !m->table->op[op]) return false;
-    if (node->runs & IG_RUNS(QUANT)) return (m->calls->eats & IG_ACT_Q8) != 0;
+    if (node->runs & IG_RUNS(QUANT)) /* in one part or, when asked for, in two */
+        return (m->calls->eats & IG_ACT_Q8) != 0 && m->two_parts == (node->when != NULL);
     if (node->runs & IG_RUNS(QUANT16)) return (m->calls->eats & IG_ACT_Q16) != 0;
     return true;
 }
@@ -122,22 +128,21 @@ static ig_tier tier_of(const ig_tier_plan *p, const ig_tier_node *node) {
 
 void ig_tier_plan_make(ig_tier_plan *out, const ig_model *model, ig_tier asked) {
     static calls c;
-    maker m = {out, &c, ig_model_kernels(model)};
+    maker m = {out, ig_model_two_parts(model), &c, ig_model_kernels(model)};
     const ig_tier_node *n;
     c = (calls){.n = 0};
     *out = (ig_tier_plan){.asked = asked};
     ig_model_trace(model, count, &c);
     for (int ask = 0; ask < 2; ask++)
         for (int i = 0; (n = ig_node_at(i)) != NULL; i++) {
-            const bool traced = n->steps != NULL; /* what is asked for and traced was asked for */
-            if (n->training || !ig_node_is_in(n, asked) || (n->when && !traced) != (ask == 1)) continue;
+            if (n->training || !ig_node_is_in(n, asked) || ig_node_may_be_asked(n) != (ask == 1)) continue;
             add_node(&m, n);
         }
     for (int i = 0; i < out->n_rows; i++) {
         n = out->row[i].node;
         const ig_tier t = out->row[i].tier = tier_of(out, n);
         out->row[i].gate = t != n->tier && n->gate == IG_GATE_EXACT ? IG_GATE_ENVELOPE : n->gate;
-        if (!n->when || n->steps) out->greedy = ig_tier_worse(out->greedy, t);
+        if (!ig_node_may_be_asked(n)) out->greedy = ig_tier_worse(out->greedy, t);
         else if (strncmp(n->when, "temperature", TEMPERATURE_BYTES) == 0) out->sampled = ig_tier_worse(out->sampled, t);
     }
     out->sampled = ig_tier_worse(out->sampled, out->greedy);

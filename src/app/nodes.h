@@ -9,6 +9,8 @@ const ig_tier_node *ig_node_at(int i); /* by id, ascending; NULL at the end */
 const ig_tier_node *ig_node_find(const char *id);
 /* Is it there, by default or when asked for, in tier t? */
 bool ig_node_is_in(const ig_tier_node *n, ig_tier t);
+/* Does a request say whether it runs? Else it is the model's options, and a plan knows. */
+bool ig_node_may_be_asked(const ig_tier_node *n);
 
 enum { IG_PLAN_ROWS_MAX = 256 };
 typedef struct ig_tier_row {
@@ -18,7 +20,7 @@ typedef struct ig_tier_row {
     ig_tier tier;             /* the worse of the node's and its kernels'; 0: no numbers */
     ig_gate gate;             /* the node's; of one that an l3 kernel keeps from its oracle's bits, the envelope's */
 } ig_tier_row;
-/* What a model runs. Nodes that must be asked for (`when`) come after the others and count only for `sampled`, if
+/* What a model runs. Nodes that a request may ask for come after the others and count only for `sampled`, if
  * they are about temperature. */
 typedef struct ig_tier_plan {
     ig_tier asked;

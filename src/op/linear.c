@@ -195,7 +195,7 @@ void op_head(ig_run *r, const ig_head *head, const ig_tensor *x, float *out, siz
 
 static const ig_tier_node nodes[] = {
     {.id = "matmul", .does = "products with weights, and their biases", .tier = IG_TIER_L1,
-     .oracle = "mlx-lm", .gate = IG_GATE_EXACT, .in = {"on", "on", "on"}, .flags = "l1 l2 l3 act-bits",
+     .oracle = "mlx-lm", .gate = IG_GATE_EXACT, .in = {"on", "on", "on"}, .flags = "l1 l2 l3",
      .proof = "tests/parity",
      .steps = "linear, linear q, linear k, linear v, linear gate, linear up, linear+add",
      .runs = IG_RUNS(LINEAR)},
@@ -209,7 +209,7 @@ static const ig_tier_node nodes[] = {
      .gate = IG_GATE_EXACT, .in = {"on", "on", "on"}, .flags = "l1 l2 l3", .proof = "tests/parity",
      .steps = "glu", .runs = IG_RUNS(GEGLU)},
     {.id = "head.logits", .does = "the product with the head", .tier = IG_TIER_L1, .oracle = "mlx-lm",
-     .gate = IG_GATE_EXACT, .in = {"on", "on", "on"}, .flags = "l1 l2 l3 act-bits", .proof = "tests/parity",
+     .gate = IG_GATE_EXACT, .in = {"on", "on", "on"}, .flags = "l1 l2 l3", .proof = "tests/parity",
      .steps = "head", .runs = IG_RUNS(LINEAR)},
     {.id = "head.softcap", .does = "logits bent under a cap", .tier = IG_TIER_L1, .oracle = "mlx-lm",
      .gate = IG_GATE_EXACT, .in = {"on", "on", "on"}, .flags = "l1 l2 l3", .proof = "tests/parity",

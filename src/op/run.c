@@ -181,9 +181,12 @@ void op_store_row(const ig_run *r, ig_tensor *y, int row, int col, const float *
 }
 
 static const ig_tier_node nodes[] = {
-    {.id = "act.q8", .does = "rows to int8, for weights of 2 to 5 bits; twice with --act-bits 16",
-     .tier = IG_TIER_L3, .gate = IG_GATE_ENVELOPE, .in = {NULL, NULL, "on"}, .flags = "l1 l2 l3 act-bits",
+    {.id = "act.q8", .does = "rows to int8, for weights of 2 to 5 bits", .tier = IG_TIER_L3,
+     .gate = IG_GATE_ENVELOPE, .in = {NULL, NULL, "on"}, .flags = "l1 l2 l3 act-bits",
      .proof = "tests/quality/test_envelope.py", .runs = IG_RUNS(QUANT)},
+    {.id = "act.q8x2", .does = "rows to two parts of int8, nearly 16 bits, each multiplied", .tier = IG_TIER_L3,
+     .oracle = "f64", .gate = IG_GATE_KL, .in = {NULL, NULL, NULL}, .flags = "act-bits",
+     .proof = "tests/quality/test_quality.py", .when = "--act-bits 16", .runs = IG_RUNS(QUANT), .also = IG_RUNS(ADD)},
     {.id = "act.q16", .does = "rows to int16, for weights of 6 and 8 bits", .tier = IG_TIER_L3,
      .gate = IG_GATE_ENVELOPE, .in = {NULL, NULL, "on"}, .flags = "l1 l2 l3",
      .proof = "tests/quality/test_envelope.py", .runs = IG_RUNS(QUANT16)},
