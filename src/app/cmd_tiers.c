@@ -50,9 +50,10 @@ static void print_plan(const wish *w, const ig_tier_plan *p, const char *name) {
         const bool first = r->node != last;
         const ig_tiers_text held = ig_tiers_held(r->node, r->gate);
         if (!asked && ig_node_may_be_asked(r->node)) asked = true, printf("when asked for:\n");
+        const char *when = first && r->node->when ? r->node->when : "", *kern = r->kern ? r->kern->name : when;
         snprintf(line, sizeof line, "%-20s %-4s  %-38s %6s  %s%s%s", first ? r->node->id : "",
-                 first ? ig_tier_name(r->tier) : "", r->kern ? r->kern->name : "", calls, first ? held.s : "",
-                 first && r->node->when && *held.s ? "; " : "", first && r->node->when ? r->node->when : "");
+                 first ? ig_tier_name(r->tier) : "", kern, calls, first ? held.s : "",
+                 r->kern && *when ? "; " : "", r->kern ? when : "");
         print_line(line);
         last = r->node;
     }
@@ -76,21 +77,25 @@ static void print_list(const wish *w) {
         printf("  %s%s%s%s\n", n->does, n->when ? "; when: " : "", n->when ? n->when : "",
                n->training ? "; training" : "");
     }
-    printf("\nnodes: %d of l1, %d of l2, %d of l3, %d without numbers; one runs at the worse of its tier and its "
-           "kernels'\n",
+    printf("\nnodes: %d of l1, %d of l2, %d of l3, %d without numbers; a kernel may make one worse\n",
            n_of[1], n_of[2], n_of[3], n_of[0]);
 }
 
 /* ---- as JSON ------------------------------------------------------------------------------------------- */
+
+static void add_text(yyjson_mut_doc *d, yyjson_mut_val *o, const char *key, const char *text) {
+    if (text) yyjson_mut_obj_add_str(d, o, key, text);
+    else yyjson_mut_obj_add_null(d, o, key);
+}
 
 static void add_node(yyjson_mut_doc *d, yyjson_mut_val *o, const ig_tier_node *n) {
     yyjson_mut_obj_add_str(d, o, "id", n->id);
     yyjson_mut_obj_add_str(d, o, "does", n->does);
     yyjson_mut_obj_add_str(d, o, "own_tier", ig_tier_name(n->tier));
     yyjson_mut_obj_add_str(d, o, "gate", ig_gate_name(n->gate));
-    yyjson_mut_obj_add_str(d, o, "oracle", n->oracle);
-    yyjson_mut_obj_add_str(d, o, "proof", n->proof);
-    yyjson_mut_obj_add_str(d, o, "when", n->when);
+    add_text(d, o, "oracle", n->oracle);
+    add_text(d, o, "proof", n->proof);
+    add_text(d, o, "when", n->when);
     yyjson_mut_obj_add_str(d, o, "flags", n->flags ? n->flags : "");
     yyjson_mut_obj_add_bool(d, o, "training", n->training);
     yyjson_mut_val *in = yyjson_mut_obj_add_obj(d, o, "default");
@@ -106,7 +111,7 @@ static void add_kernel(yyjson_mut_doc *d, yyjson_mut_val *o, const ig_kern *k) {
     const char *dot = strrchr(k->name, '.');
     yyjson_mut_obj_add_str(d, o, "name", k->name);
     yyjson_mut_obj_add_str(d, o, "op", ig_kern_op_name(k->op));
-    yyjson_mut_obj_add_str(d, o, "format", k->fmt ? k->fmt->name : NULL);
+    add_text(d, o, "format", k->fmt ? k->fmt->name : NULL);
     yyjson_mut_obj_add_str(d, o, "tier", ig_tier_name(k->tier));
     yyjson_mut_obj_add_str(d, o, "isa", dot ? dot + 1 : "");
     yyjson_mut_obj_add_bool(d, o, "scalar", k->cpu_needs == 0);

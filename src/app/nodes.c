@@ -45,7 +45,7 @@ const ig_tier_node *ig_node_find(const char *id) {
 
 bool ig_node_is_in(const ig_tier_node *n, ig_tier t) {
     ig_assert(t >= IG_TIER_L1 && t <= IG_TIER_L3);
-    return n->in[t - IG_TIER_L1] != NULL || n->when != NULL;
+    return n->in[t - IG_TIER_L1] != NULL || (n->when && n->tier <= t);
 }
 
 bool ig_node_may_be_asked(const ig_tier_node *n) {

@@ -30,6 +30,8 @@ static const char head[] =
     "- **Conditional on how the reference was run.** mlx-lm's own bits depend on its prefill chunk, its cache and, for "
     "batches, on\n  the rows beside; l1 is equal to one request, alone, with default arguments. In a window its cache is a "
     "ring whose order of\n  sums depends on where the prompt ended: ours follows that order.\n"
+    "- **Of a GGUF file** mlx-lm has no bits of its own for most formats: its matrices are made bf16, and l1 is equal to "
+    "mlx-lm on\n  those.\n"
     "- **`--kv-bits 8` and `--act-bits 16` are of l3** and are refused beside `--l1` and `--l2`.\n\n"
     "## What holds a node\n\n"
     "- *bit-exact*: arrays of the oracle are compared by bytes. A node or kernel that claims l1 or l2 fails `./check` "

@@ -181,6 +181,9 @@ void op_store_row(const ig_run *r, ig_tensor *y, int row, int col, const float *
 }
 
 static const ig_tier_node nodes[] = {
+    {.id = "act.round", .does = "what a step made, rounded to the checkpoint's 16-bit numbers", .tier = IG_TIER_L1,
+     .oracle = "mlx-lm", .gate = IG_GATE_EXACT, .in = {"on", "on", NULL}, .flags = "l1 l2 l3",
+     .proof = "tests/parity", .runs = IG_RUNS(ROUND)},
     {.id = "act.q8", .does = "rows to int8, for weights of 2 to 5 bits", .tier = IG_TIER_L3,
      .gate = IG_GATE_ENVELOPE, .in = {NULL, NULL, "on"}, .flags = "l1 l2 l3 act-bits",
      .proof = "tests/quality/test_envelope.py", .runs = IG_RUNS(QUANT)},
