@@ -3,6 +3,10 @@
 
 #include <string.h>
 
+const ig_tier_envelope ig_tier_envelope_gate = {.prompt_tokens = {600, 2048}, .n_steps = 64, .n_agree = 56,
+                                                .kl_mean = 0.02f, .n_first = 4, .n_top = 128, .logit_8 = 0.5f,
+                                                .logit_4 = 1.0f, .calls_a_layer = 64};
+
 const char *ig_tier_name(ig_tier t) {
     static const char *const names[] = {"-", "l1", "l2", "l3"};
     return (int)t >= 0 && t <= IG_TIER_L3 ? names[t] : "?";

@@ -57,6 +57,17 @@ typedef struct ig_tier_nodes {
     extern const ig_tier_nodes ig_nodes_##file;   \
     const ig_tier_nodes ig_nodes_##file = {arr, (int)(sizeof(arr) / sizeof((arr)[0]))}
 
+/* The envelope gate, in numbers: for each prompt n_steps greedy tokens of the judge, given to l3 one by one. */
+typedef struct ig_tier_envelope {
+    int prompt_tokens[2];
+    int n_steps, n_agree;  /* steps, and in how many of them l3 must name the same token */
+    float kl_mean;         /* KL(judge || l3), at most */
+    int n_first, n_top;    /* in so many steps, of so many largest logits of the judge, */
+    float logit_8, logit_4; /* l3 is at most so far away: weights of 8 bits and more, of less */
+    int calls_a_layer;     /* of each kernel under test, more than this times the layers */
+} ig_tier_envelope;
+extern const ig_tier_envelope ig_tier_envelope_gate;
+
 /* "l1"; of no tier "-". */
 const char *ig_tier_name(ig_tier t);
 const char *ig_gate_name(ig_gate g);
