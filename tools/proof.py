@@ -6,7 +6,8 @@
 
 Files in B/proven hold lines "kernel NAME equals scalar", "kernel NAME equals golden", "node ID equals golden".
 A kernel of l1 or l2 needs, if this processor can run it: its own bits equal to the scalar variant of its cell (op,
-format, tier), and that one's equal to the oracle's. A node that claims a tier needs gate bit-exact and the oracle's bits;
+format, tier), and that one's equal to the oracle's. Of dequant, which no forward runs, it is enough that unpack of the
+format is so: check_kern compares the two, value by value, before it says that dequant equals scalar. A node that claims a tier needs gate bit-exact and the oracle's bits;
 one of l3 needs another gate and a test's name, and one without numbers none. Ends with "N passed, N failed".
 """
 import json
@@ -39,7 +40,8 @@ def faults_of_kernel(kernel, cells, proven):
     faults = []
     if "scalar" not in proven.get(f"kernel {name}", ()):
         faults.append(f"kernel {name} claims {kernel['tier']}; no test of this run compared it with {scalar}")
-    if name == scalar and "golden" not in proven.get(f"kernel {name}", ()):
+    judged = cells.get(("unpack", kernel["format"], kernel["tier"])) if kernel["op"] == "dequant" else scalar
+    if name == scalar and "golden" not in proven.get(f"kernel {judged}", ()):
         faults.append(f"kernel {name} claims {kernel['tier']}; no test of this run compared it with the oracle's bits")
     return faults
 
@@ -79,8 +81,8 @@ def judge(registry, proven):
 # ---- the self-test ----------------------------------------------------------------------------------------
 
 
-def kernel(name, tier="l1", runs_here=True, fmt="bf16"):
-    return {"name": name, "op": "norm", "format": fmt, "tier": tier, "scalar": name.endswith(".scalar"),
+def kernel(name, tier="l1", runs_here=True, fmt="bf16", op="norm"):
+    return {"name": name, "op": op, "format": fmt, "tier": tier, "scalar": name.endswith(".scalar"),
             "runs_here": runs_here}
 
 
@@ -89,13 +91,15 @@ def node(node_id, tier, gate, oracle="mlx-lm", proof="a test"):
 
 
 def self_test():
-    kernels = [kernel("norm_bf16.scalar"), kernel("norm_bf16.avx2"), kernel("norm_bf16.neon", runs_here=False),
+    kernels = [kernel("norm_bf16.scalar"), kernel("norm_bf16.avx2"), kernel("unpack_bf16.scalar", op="unpack"),
+               kernel("dequant_bf16.scalar", op="dequant"), kernel("norm_bf16.neon", runs_here=False),
                kernel("norm.scalar", "l3", fmt=None)]
     nodes = [node("a", "l1", "bit-exact"), node("b", "l3", "fd"), node("c", "-", "none", None, None)]
-    good = {"kernel norm_bf16.scalar": {"scalar", "golden"}, "kernel norm_bf16.avx2": {"scalar"}, "node a": {"golden"}}
+    good = {"kernel norm_bf16.scalar": {"scalar", "golden"}, "kernel norm_bf16.avx2": {"scalar"}, "node a": {"golden"},
+            "kernel unpack_bf16.scalar": {"scalar", "golden"}, "kernel dequant_bf16.scalar": {"scalar"}}
     wrong = []
     n_good, faults = judge({"kernels": kernels, "nodes": nodes}, good)
-    if faults or n_good != 5:
+    if faults or n_good != 7:
         wrong.append(f"false alarm: {n_good} {faults}")
     planted = {  # what is wrong: (more kernels, more nodes, proofs, a word of the fault)
         "a node without proof": ([], [node("d", "l1", "bit-exact")], {}, "node d claims l1; no test"),
@@ -107,6 +111,10 @@ def self_test():
         "a variant without proof": ([kernel("norm_bf16.avx512")], [], {}, "norm_bf16.avx512 claims l1; no test"),
         "a cell without golden": ([kernel("norm_f16.scalar", fmt="f16")], [], {"kernel norm_f16.scalar": {"scalar"}},
                                   "norm_f16.scalar claims l1; no test of this run compared it with the oracle"),
+        "a dequant whose unpack is not proven": (
+            [kernel("dequant_f16.scalar", fmt="f16", op="dequant"), kernel("unpack_f16.scalar", "l2", fmt="f16", op="unpack")],
+            [], {"kernel dequant_f16.scalar": {"scalar"}, "kernel unpack_f16.scalar": {"scalar", "golden"}},
+            "dequant_f16.scalar claims l1; no test of this run compared it with the oracle"),
         "a cell without scalar": ([kernel("norm_f16.avx2", "l2", fmt="f16")], [], {"kernel norm_f16.avx2": {"scalar"}},
                                   "no scalar variant"),
     }
