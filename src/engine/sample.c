@@ -226,9 +226,9 @@ void ig_sample_logprobs(ig_sampler *s, const float *logits, uint32_t id, int n_t
 }
 
 static const ig_tier_node nodes[] = {
-    {.id = "samp.greedy", .does = "the largest logit; of equals the lowest id", .tier = IG_TIER_L1,
-     .oracle = "mlx-lm", .gate = IG_GATE_EXACT, .in = {"on", "on", "on"}, .proof = "tests/parity",
-     .also = IG_RUNS(ARGMAX)},
+    {.id = "samp.argmax", .does = "the largest logit; of equals the lowest id", .tier = IG_TIER_L3,
+     .gate = IG_GATE_KL, .in = {NULL, NULL, "on"},
+     .proof = "engine: temperature_zero_takes_the_largest_and_of_equals_the_lowest_id", .also = IG_RUNS(ARGMAX)},
     {.id = "samp.filters", .does = "top_p, min_p and top_k at temperature 1", .tier = IG_TIER_L3,
      .oracle = "f64", .gate = IG_GATE_KL, .in = {NULL, NULL, "on"},
      .proof = "engine: a_sampler_that_sorts_everything_in_float64_takes_the_same_tokens",
