@@ -206,7 +206,7 @@ $(GUIDE): guide/Cargo.toml guide/Cargo.lock $(wildcard guide/src/*.rs)
 
 # tally.sh goes on after a failure and adds up what the parts say. Tests that compared bits leave word of it for
 # tools/proof.py, which ./check asks at its end.
-check run-tests: export INGLE_PROVEN := $(abspath $(B))/proven
+check run-tests: export INGLE_TEST_PROVEN := $(abspath $(B))/proven
 check: tests all
 	$(Q)rm -rf $(B)/proven && mkdir -p $(B)/proven
 	$(Q)CC="$(CC)" sh tools/tally.sh check \

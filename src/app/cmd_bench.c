@@ -40,6 +40,7 @@ static void describe(ig_bench_report *r, ig_bench_set *s, const ig_loaded *l) {
     r->n_params = ig_model_n_params(l->model);
     r->weights_bytes = ig_model_weights_bytes(l->model);
     r->decode_bytes = ig_model_decode_bytes(l->model);
+    r->tier = ig_tier_name(l->tier);
     r->kv_bits = ig_model_kv_shape(l->model).group[0].kind == IG_KV_8 ? 8 : 16;
     r->act_bits = ig_model_two_parts(l->model) ? 16 : 8;
     r->isa = ig_bench_isa(l->model);

@@ -21,7 +21,7 @@ static ig_test *_Atomic running;
 static _Atomic int n_fails;
 static bool skipped;
 
-/* What the running test has proven, in lines; main's thread. Kept when it passes: $INGLE_PROVEN/<program>.txt. */
+/* What the running test has proven, in lines; main's thread. Kept when it passes: $INGLE_TEST_PROVEN/<program>.txt. */
 enum { PROVEN_BYTES = 1 << 16 };
 static char proven[PROVEN_BYTES];
 static size_t n_proven;
@@ -72,7 +72,7 @@ void ig_test_proven(const char *what, const char *equals) {
 }
 
 static void keep_proven(const char *program) {
-    const char *folder = getenv("INGLE_PROVEN");
+    const char *folder = getenv("INGLE_TEST_PROVEN");
     char path[4096];
     if (!folder || !n_proven) return;
     snprintf(path, sizeof path, "%s/%s.txt", folder, program);

@@ -36,11 +36,11 @@ TEST(inner_proves_something) {
 TEST(what_is_proven_is_kept_once_and_only_when_the_test_passes) {
     static const char *const ways[] = {"fail", "skip", "pass"};
     char folder[] = "/tmp/ingle_proven_XXXXXX", path[64], said[4096], text[256];
-    const char *before = getenv("INGLE_PROVEN");
+    const char *before = getenv("INGLE_TEST_PROVEN");
     char *kept = before ? strdup(before) : NULL;
     if (!CHECK(mkdtemp(folder))) return;
     snprintf(path, sizeof path, "%s/rerun.txt", folder);
-    setenv("INGLE_PROVEN", folder, 1);
+    setenv("INGLE_TEST_PROVEN", folder, 1);
     for (int i = 0; i < 3; i++) {
         ig_test_rerun("inner_proves_something", "INGLE_TEST_PROVES", ways[i], said, sizeof said);
         FILE *f = fopen(path, "r");
@@ -51,8 +51,8 @@ TEST(what_is_proven_is_kept_once_and_only_when_the_test_passes) {
     }
     CHECK_MSG(strcmp(text, "node a.b equals golden\n") == 0, "%s", text);
     unlink(path), rmdir(folder);
-    if (kept) setenv("INGLE_PROVEN", kept, 1);
-    else unsetenv("INGLE_PROVEN");
+    if (kept) setenv("INGLE_TEST_PROVEN", kept, 1);
+    else unsetenv("INGLE_TEST_PROVEN");
     free(kept);
 }
 

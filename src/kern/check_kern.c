@@ -568,7 +568,7 @@ int main(void) {
     uint32_t cpu = ig_cpu_features();
     const ig_kern *k;
     int n_skipped = 0;
-    const char *folder = getenv("INGLE_PROVEN");
+    const char *folder = getenv("INGLE_TEST_PROVEN");
     char path[4096];
     snprintf(path, sizeof path, "%s/check_kern.txt", folder ? folder : "");
     FILE *proven = folder ? fopen(path, "w") : NULL;

@@ -36,8 +36,8 @@ def lines(p, generated=False, asked_for=()):
 
 
 def note(test, program, path, *options, generated=False, asked_for=(), env=None):
-    """`test` is a name for the file, as "golden_llama". Nothing without INGLE_PROVEN."""
-    folder = os.environ.get("INGLE_PROVEN")
+    """`test` is a name for the file, as "golden_llama". Nothing without INGLE_TEST_PROVEN."""
+    folder = os.environ.get("INGLE_TEST_PROVEN")
     if not folder:
         return
     text = "".join(f"{line}\n" for line in sorted(lines(plan(program, path, *options, env=env), generated, asked_for)))
