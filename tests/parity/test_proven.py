@@ -24,9 +24,7 @@ def test_scalar_kernels_give_every_array_of_mlx_lm(name, build_folder, manifest,
 
 
 @pytest.mark.parametrize("settings", CLI["runs"], ids=lambda r: f"{r['checkpoint']}-{r.get('seed', 'greedy')}")
-def test_the_engine_with_scalar_kernels_prints_what_mlx_lm_prints(settings, build_folder, checkpoint, generate,  # noqa: F811
-                                                                   monkeypatch):
-    monkeypatch.setenv("INGLE_CPU", "scalar")
+def test_the_engine_prints_what_mlx_lm_prints(settings, build_folder, checkpoint, generate):  # noqa: F811
     folder = checkpoint(settings["checkpoint"], settings["sha256"])
     assert plain(generate(folder, settings)) == plain(settings["text"])
     # What a request asks for is in `when` of a node by the same name: "temperature > 0", "top_p"
