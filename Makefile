@@ -92,7 +92,7 @@ RUN_TESTS      = $(foreach t,$(abspath $(TEST_PROGRAMS) $(CHECK_KERN)),'$(EMU) $
                  $(if $(SAN)$(EMU),,'$(abspath $(TORTURE)) $(B)/tiny --sample')
 
 .PHONY: all tests check check-full check-clang check-asan check-ubsan check-tsan check-arm64 check-wide \
-        check-templates check-tokenizers check-kill check-torture run-tests fuzz fuzz-run \
+        check-templates check-tokenizers check-kill check-torture check-tiers run-tests fuzz fuzz-run \
         bench bench-kern layers tidy install clean help FORCE
 all: $(B)/ingle
 tests: $(TEST_PROGRAMS) $(CHECK_KERN) $(B)/check_speed $(FUZZERS) $(if $(SAN)$(EMU),,$(TORTURE))
@@ -244,6 +244,12 @@ check-templates: all
 check-tokenizers: all
 	$(Q)$(call fetch_tokenizers,gemma3 qwen3 llama3 llama2 gemma2 deepseek_v3 gptoss tekken mistral)
 	$(call python_text,model vocabularies,tests/text/test_json.py)
+# Claims of tiers l1 and l2, each with the test that compares bits, and nothing else of ./check.
+check-tiers: all $(CHECK_KERN) $(B)/test_engine
+	+$(Q)$(MAKE) --no-print-directory -f tools/golden/dump.mk dump B=$(B) D=$(D)
+	$(Q)rm -rf $(B)/proven && mkdir -p $(B)/proven && export INGLE_TEST_PROVEN=$(abspath $(B))/proven \
+	  INGLE_PROGRAM=$(abspath $(B))/ingle && sh tools/tally.sh "$@" '$(abspath $(CHECK_KERN))' \
+	  '$(abspath $(B))/test_engine' '$(PYTHON) -m pytest -q tests/parity tests/tiers' 'python3 tools/proof.py $(B)'
 # Downloads are killed at a hundred random moments, twice.
 check-kill: all
 	$(Q)INGLE_TEST_KILLS=100 INGLE_PROGRAM=$(abspath $(B))/ingle $(B)/venv/bin/python -m pytest -q \
@@ -312,6 +318,7 @@ help:
 ## check-kill   downloads killed at a hundred random moments, and what the next start makes of it
 ## check-torture   every allocation and every call on a file fails once; `check` does a sample
 ## check-asan   unit tests and kernels under AddressSanitizer; -ubsan, -tsan likewise
+## check-tiers  every claim of tier l1 or l2 and the test that compares its bits, in this run
 ## check-arm64  unit tests and kernels for 64-bit ARM under qemu
 ## check-wide   kernels for AVX-512 and VNNI, their instructions made out of AVX2's
 ## fuzz         every tests/fuzz/fuzz_*.c for MINUTES (1) each, with clang; FUZZ="gguf json": these

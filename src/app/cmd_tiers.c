@@ -1,5 +1,6 @@
-/* tiers: whose numbers results are: node by node of one model, or the whole list. The page docs/parity.md is the same
- * list after a text of its own (tiers_page.c). The weights of a model are read, so that the kernels are no guess. */
+/* tiers: whose numbers results are: node by node of one model, or the whole list. The page docs/parity.md
+ * is the same list after a text of its own (tiers_page.c). The weights of a model are read, so that the
+ * kernels are no guess. */
 #include "app/load.h"
 #include "app/nodes.h"
 #include "app/tiers.h"

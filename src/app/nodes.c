@@ -1,5 +1,5 @@
-/* nodes: gathers the records that the build found (gen/node_list.h), and makes a model's plan of them: the forward
- * traces its steps (ig_model_trace), a step names its nodes, and what it ran is theirs.
+/* nodes: gathers the records that the build found (gen/node_list.h), and makes a model's plan of them: the
+ * forward traces its steps (ig_model_trace), a step names its nodes, and what it ran is theirs.
  * Memory:  none; lists are sorted on first use, by main's thread. */
 #include "app/nodes.h"
 
@@ -93,7 +93,8 @@ static void add_row(maker *m, const ig_tier_node *node, const ig_kern *kern, int
     p->row[p->n_rows++] = (ig_tier_row){.node = node, .kern = kern, .n_calls = n_calls};
 }
 
-/* Rows are quantised when a weight eats them so; other steps that nobody traces happen when their kernels are there. */
+/* Rows are quantised when a weight eats them so; other steps that nobody traces happen when their kernels
+ * are there. */
 static bool happens(const maker *m, const ig_tier_node *node) {
     for (int op = 0; op < IG_KERN_N_OPS; op++)
         if (node->runs >> op & 1 && !m->table->op[op]) return false;

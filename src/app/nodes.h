@@ -20,8 +20,8 @@ typedef struct ig_tier_row {
     ig_tier tier;             /* the worse of the node's and its kernels'; 0: no numbers */
     ig_gate gate;             /* the node's; of one that an l3 kernel keeps from its oracle's bits, the envelope's */
 } ig_tier_row;
-/* What a model runs. Nodes that a request may ask for come after the others and count only for `sampled`, if
- * they are about temperature. */
+/* What a model runs. Nodes that a request may ask for come after the others and count only for `sampled`,
+ * if they are about temperature. */
 typedef struct ig_tier_plan {
     ig_tier asked;
     ig_tier greedy, sampled; /* the worst of the nodes of an answer at temperature 0, and above */

@@ -1,5 +1,6 @@
-/* The list of nodes against itself and against the options that it names: the three rules of flags. A choice of one has
- * no flag; routes of one tier and one judge have none either; what crosses is an option of the group of numbers. */
+/* The list of nodes against itself and against the options that it names: the three rules of flags. A
+ * choice of one has no flag; routes of one tier and one judge have none either; what crosses is an option
+ * of the group of numbers. */
 #include "app/load.h"
 #include "app/nodes.h"
 #include "base/test.h"
@@ -71,7 +72,8 @@ TEST(every_option_that_a_node_names_is_one_of_the_group_of_numbers) {
     CHECK(!is_number_option("threads") && is_number_option("kv-bits")); /* the control */
 }
 
-/* Where all that an option reaches is of one tier and has one judge, the fastest must be the default and no option. */
+/* Where all that an option reaches is of one tier and has one judge, the fastest must be the default and
+ * no option. */
 TEST(every_option_of_the_group_of_numbers_crosses_tiers_or_judges) {
     ig_load_options load = ig_load_defaults();
     const ig_option options[] = {IG_NUMBERS_OPTIONS(load)};
@@ -88,6 +90,7 @@ TEST(every_option_of_the_group_of_numbers_crosses_tiers_or_judges) {
     }
 }
 
+/* Why it is refused is said on stderr; tests/tiers reads it. */
 TEST(tiers_exclude_each_other_and_the_bits_of_ours) {
     ig_load_options o = ig_load_defaults();
     CHECK(ig_load_check_numbers(&o) == 0 && ig_load_tier(&o) == IG_TIER_L3);

@@ -1,5 +1,6 @@
-/* tiers_page: docs/parity.md: a text about what tiers promise, then the list of nodes and of exact kernels. The page is
- * the same from every machine and compiler: of kernels it names cells, op and format, not their variants. */
+/* tiers_page: docs/parity.md: a text about what tiers promise, then the list of nodes and of exact
+ * kernels. The page is the same from every machine and compiler: of kernels it names cells, op and format,
+ * not their variants. */
 #include "app/nodes.h"
 #include "app/tiers.h"
 

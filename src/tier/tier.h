@@ -1,18 +1,20 @@
 /* tier: what a step of ours promises about its numbers, and who holds it to that.
  *
- * A node is a step that a reader of results can name: a norm, a product, the draw of a token. Its record stands at the
- * end of the file that does it (NODE_EXPORT), and says by whose program its numbers are judged, by which test, and
- * which options change it. The build gathers the files that export records (gen/node_list.h), as it does kernels.
- * From that one list, app/nodes.c, come `ingle tiers`, the text of --l1 --l2 --l3, docs/parity.md, tier snapshots of
- * families and tools/proof.py, which fails when a claim of l1 or l2 has no test that ran.
+ * A node is a step that a reader of results can name: a norm, a product, the draw of a token. Its record
+ * stands at the end of the file that does it (NODE_EXPORT), and says by whose program its numbers are
+ * judged, by which test, and which options change it. The build gathers the files that export records
+ * (gen/node_list.h), as it does kernels. From that one list, app/nodes.c, come `ingle tiers`, the text of
+ * --l1 --l2 --l3, docs/parity.md, tier snapshots of families and tools/proof.py, which fails when a claim
+ * of l1 or l2 has no test that ran.
  *
- * Tiers:   l1 equals mlx-lm, bit for bit; l2 equals mlx-optiq where mlx-lm has no such path; l3 is ours and held by
- *          bounds. What a node runs at is the worse of its own tier and its kernels' (kern.h): the code around a
- *          kernel may be exact while the kernel is not. What a plan runs at is the worst of its nodes.
- * Here:    the record. It lies below every folder that has nodes, so it knows kernels and nothing else; the list
- *          itself needs all of them and so is gathered at the top.
- * Not here: the choice of a kernel (kern/registry.c). A node has no modes: where tiers need other code, that is
- *          another node (ours draws with samp.draw, mlx-lm's stream is one of its own). */
+ * Tiers:   l1 equals mlx-lm, bit for bit; l2 equals mlx-optiq where mlx-lm has no such path; l3 is ours
+ *          and held by bounds. What a node runs at is the worse of its own tier and its kernels' (kern.h):
+ *          the code around a kernel may be exact while the kernel is not. What a plan runs at is the worst
+ *          of its nodes.
+ * Here:    the record. It lies below every folder that has nodes, so it knows kernels and nothing else;
+ *          the list itself needs all of them and so is gathered at the top.
+ * Not here: the choice of a kernel (kern/registry.c). A node has no modes: where tiers need other code,
+ *           that is another node (ours draws with samp.draw, mlx-lm's stream is one of its own). */
 #ifndef IG_TIER_H
 #define IG_TIER_H
 
@@ -41,8 +43,8 @@ typedef struct ig_tier_node {
     const char *flags; /* options that reach it, "kv-bits act-bits"; NULL: it is no choice, and has none */
     const char *proof; /* the test that holds it; NULL only without numbers */
     const char *when;  /* what must be asked for, "temperature > 0"; NULL: part of every plan, or told by steps */
-    /* How ig_run.trace calls its steps, ", " between; NULL: no step of a forward. Of the kernels traced so, those of
-     * `runs` are its; `also` are kernels that it runs besides and that nobody traces. */
+    /* How ig_run.trace calls its steps, ", " between; NULL: no step of a forward. Of the kernels traced
+     * so, those of `runs` are its; `also` are kernels that it runs besides and that nobody traces. */
     const char *steps;
     uint64_t runs, also;
     bool training;
@@ -57,7 +59,8 @@ typedef struct ig_tier_nodes {
     extern const ig_tier_nodes ig_nodes_##file;   \
     const ig_tier_nodes ig_nodes_##file = {arr, (int)(sizeof(arr) / sizeof((arr)[0]))}
 
-/* The envelope gate, in numbers: for each prompt n_steps greedy tokens of the judge, given to l3 one by one. */
+/* The envelope gate, in numbers: for each prompt n_steps greedy tokens of the judge, given to l3 one by
+ * one. */
 typedef struct ig_tier_envelope {
     int prompt_tokens[2];
     int n_steps, n_agree;  /* steps, and in how many of them l3 must name the same token */

@@ -83,7 +83,8 @@ static size_t argmax(const float *x, size_t n) {
     return best;
 }
 
-/* ---- the comparison ------------------------------------------------------------------------------------- */
+/* ---- the comparison
+ * ------------------------------------------------------------------------------------- */
 
 static double log_sum(const float *x, size_t n) {
     const double top = (double)x[argmax(x, n)];
