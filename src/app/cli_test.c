@@ -351,7 +351,7 @@ TEST(the_server_says_ready_on_one_line_and_ends_well) {
     follow(&c, "\n");
     CHECK_MSG(strncmp(text_of(&c.text), "INGLE_READY {\"port\":", 20) == 0, "%s", text_of(&c.text));
     CHECK(strstr(text_of(&c.text), "\"url\":\"http://127.0.0.1:") &&
-          strstr(text_of(&c.text), "\"model\":\"a b\\nc\",\"ctx\":512,\"slots\":2}\n"));
+          strstr(text_of(&c.text), "\"model\":\"a b\\nc\",\"tier\":\"l3\",\"ctx\":512,\"slots\":2}\n"));
     kill(c.pid, SIGTERM);
     int code = finish(&c);
     CHECK_MSG(code == IG_EXIT_OK, "exit code %d: %s", code, text_of(&c.errors));

@@ -57,16 +57,20 @@ static double per_second(double n, uint64_t ns) {
     return ns ? n * 1e9 / (double)ns : 0;
 }
 
+static const char *tier_of(const generate *g, const ig_loaded *l) {
+    return ig_tier_name(g->sampling.temperature > 0 ? l->tier_sampled : l->tier);
+}
+
 static void print_stats(const generate *g, const ig_loaded *l, const ig_stream_result *r) {
     const ig_gen_stats *s = &r->stats;
     fprintf(stderr,
             "prompt    %d tokens, %d of them cached, %.1f tok/s\n"
             "answer    %d tokens, %.1f tok/s, first after %.0f ms (%s)\n"
-            "load      %.0f ms\nmemory    %s\nseed      %" PRIu64 "\n",
+            "load      %.0f ms\nmemory    %s\nnumbers   tier %s\nseed      %" PRIu64 "\n",
             s->n_prompt, s->n_cached, per_second(s->n_prompt - s->n_cached, s->prefill_ns), s->n_tokens,
             per_second(s->n_tokens - 1, s->decode_ns), (double)s->first_token_ns / 1e6,
             finish_name(r->finish), (double)l->load_ns / 1e6, ig_size_text_of(ig_memory_resident_bytes()).s,
-            g->sampling.seed);
+            tier_of(g, l), g->sampling.seed);
 }
 
 static int print_json(const generate *g, const ig_loaded *l, const ig_stream_result *r) {
@@ -83,6 +87,7 @@ static int print_json(const generate *g, const ig_loaded *l, const ig_stream_res
     yyjson_mut_obj_add_int(doc, usage, "prompt_tokens", s->n_prompt);
     yyjson_mut_obj_add_int(doc, usage, "cached_tokens", s->n_cached);
     yyjson_mut_obj_add_int(doc, usage, "completion_tokens", s->n_tokens);
+    yyjson_mut_obj_add_str(doc, usage, "tier", tier_of(g, l));
     yyjson_mut_val *t = yyjson_mut_obj_add_obj(doc, root, "timings");
     yyjson_mut_obj_add_real(doc, t, "load_ms", (double)l->load_ns / 1e6);
     yyjson_mut_obj_add_real(doc, t, "first_token_ms", (double)s->first_token_ns / 1e6);

@@ -162,7 +162,8 @@ static void print_banner(const serve_options *o, const ig_loaded *l, const char 
     fprintf(stderr, "%single %s%s\n", color ? "\33[1m" : "", IG_VERSION, color ? "\33[0m" : "");
     fprintf(stderr, "  model     %s (%s, %.0f million parameters)\n", l->name, ig_model_family(l->model),
             (double)ig_model_n_params(l->model) / 1e6);
-    fprintf(stderr, "  machine   %s, %d threads, numbers of tier l3\n", ig_cpu_model(), l->n_threads);
+    fprintf(stderr, "  machine   %s, %d threads\n", ig_cpu_model(), l->n_threads);
+    fprintf(stderr, "  numbers   tier %s: %s\n", ig_tier_name(l->tier), ig_tier_promise(l->tier));
     fprintf(stderr, "  memory    %s of %s: weights %s, key/value cache %s, step %s\n",
             ig_size_text_of(p->total_bytes).s, ig_size_text_of(p->usable_bytes).s,
             ig_size_text_of(p->weights_bytes).s, ig_size_text_of(p->kv_bytes).s,
@@ -185,6 +186,7 @@ static int print_ready(const ig_loaded *l, const char *url, int port, const char
     ig_json_add_bytes(doc, root, "url", url);
     yyjson_mut_obj_add_int(doc, root, "pid", getpid());
     ig_json_add_bytes(doc, root, "model", name);
+    yyjson_mut_obj_add_str(doc, root, "tier", ig_tier_name(l->tier));
     yyjson_mut_obj_add_int(doc, root, "ctx", l->plan.n_ctx);
     yyjson_mut_obj_add_int(doc, root, "slots", l->plan.n_slots);
     char *json = lost ? NULL : yyjson_mut_write(doc, 0, NULL);
@@ -240,6 +242,8 @@ static int run(serve_options *o, ig_loaded *l) {
     o->http.host = o->host;
     o->http.model_id = name;
     o->http.version = IG_VERSION;
+    o->http.tier = ig_tier_name(l->tier);
+    o->http.tier_sampled = ig_tier_name(l->tier_sampled);
     o->http.model_created_s = l->modified_s;
     if (ig_serve_start(&s, &o->http, l->engine, l->tokenizer, l->chat, &err))
         return err.code == IG_EBUSY ? say_taken(o, "") : ig_app_fail(&err);

@@ -5,6 +5,7 @@
 #include "app/app.h"
 #include "engine/engine.h"
 #include "text/text.h"
+#include "tier/tier.h"
 
 #include <signal.h>
 
@@ -32,6 +33,7 @@ typedef struct ig_load_options {
     ig_engine_config engine; /* n_ctx, n_slots, budgets, chunk */
     int kv_bits;            /* of keys and values: 16 or 8 */
     int act_bits;           /* of what the weights' codes are multiplied with: 8 or 16 */
+    ig_option_one tier;     /* the worst of kernels that may run: an ig_tier */
     const char *chat_template; /* a file instead of the model's own; NULL: that one */
     bool text_only;         /* tokenizer and template, no weights and no engine */
     bool no_engine;         /* weights but no engine thread: the caller drives the model itself */
@@ -40,16 +42,32 @@ typedef struct ig_load_options {
 } ig_load_options;
 
 static inline ig_load_options ig_load_defaults(void) {
-    return (ig_load_options){.engine = ig_engine_defaults(), .kv_bits = 16, .act_bits = 8};
+    return (ig_load_options){.engine = ig_engine_defaults(), .kv_bits = 16, .act_bits = 8,
+                             .tier = {.v = IG_TIER_L3}};
 }
 static inline ig_kv_kind ig_load_kv_kind(const ig_load_options *o) {
     return o->kv_bits == 8 ? IG_KV_8 : IG_KV_F16;
 }
 
-#define IG_BITS_OPTIONS(o)                                                                                     \
+static inline ig_tier ig_load_tier(const ig_load_options *o) {
+    return (ig_tier)o->tier.v;
+}
+/* Options that a tier excludes: said, with the reason. */
+int ig_load_check_numbers(const ig_load_options *o);
+
+/* What changes the bits of results. */
+#define IG_NUMBERS_OPTIONS(o)                                                                               \
+    {"l1", .other = "exact", .kind = IG_OPT_ONE, .to = &(o).tier, .min = IG_TIER_L1, .numbers = true,       \
+     .help = ig_tier_promise(IG_TIER_L1)},                                                                  \
+    {"l2", .kind = IG_OPT_ONE, .to = &(o).tier, .min = IG_TIER_L2, .numbers = true,                         \
+     .help = ig_tier_promise(IG_TIER_L2)},                                                                  \
+    {"l3", .kind = IG_OPT_ONE, .to = &(o).tier, .min = IG_TIER_L3, .numbers = true,                         \
+     .help = ig_tier_promise(IG_TIER_L3)},                                                                  \
     {"kv-bits", .kind = IG_OPT_INT, .to = &(o).kv_bits, .min = 8, .max = 16, .step = 8, .value = "N",       \
-     .help = "of keys and values: 16, or 8 for contexts in little more than half the memory"},               \
+     .numbers = true,                                                                                       \
+     .help = "of keys and values: 16, or 8 for contexts in little more than half the memory"},              \
     {"act-bits", .kind = IG_OPT_INT, .to = &(o).act_bits, .min = 8, .max = 16, .step = 8, .value = "N",     \
+     .numbers = true,                                                                                       \
      .help = "beside weights of 2 to 5 bits: 8, or 16 for the file's exact model, prompts at 0.6 of the speed"}
 
 /* The rows of an option table that every verb with a model shares. `o` is an ig_load_options. */
@@ -63,7 +81,7 @@ static inline ig_kv_kind ig_load_kv_kind(const ig_load_options *o) {
      .help = "memory to plan with, as 4G or 512Mi; 4 is 4G (0: 75 % of what is free)"},                              \
     {"kv-budget", .kind = IG_OPT_SIZE, .to = &(o).engine.kv_budget_bytes, .min = 0, .max = 1e18,            \
      .value = "SIZE", .help = "memory for keys and values (0: chosen from what is free)"},                  \
-    IG_BITS_OPTIONS(o)
+    IG_NUMBERS_OPTIONS(o)
 
 #define IG_TEMPLATE_OPTION(o)                                                                               \
     {"chat-template", .kind = IG_OPT_TEXT, .to = &(o).chat_template, .value = "FILE",                       \
@@ -125,6 +143,7 @@ typedef struct ig_loaded {
     ig_model *model;           /* NULL when text_only */
     ig_engine *engine;         /* NULL when text_only or no_engine */
     ig_engine_plan plan;
+    ig_tier tier, tier_sampled; /* of answers at temperature 0, and above; nodes.h */
     int n_threads;
     uint64_t load_ns;          /* all of it: the two that follow run side by side */
     uint64_t weights_ns, text_ns; /* reading and packing the weights; tokenizer and template */

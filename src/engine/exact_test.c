@@ -227,6 +227,7 @@ TEST(any_cut_of_the_prompt_gives_the_same_bits) {
         free_engine();
     }
     close_model();
+    ig_test_proven("node drive.prefill_chunk", "golden");
 }
 
 TEST(company_that_joins_and_leaves_does_not_change_a_bit) {
@@ -260,6 +261,7 @@ TEST(company_that_joins_and_leaves_does_not_change_a_bit) {
     int n_mallocs = ig_test_watched_mallocs();
     CHECK_MSG(n_mallocs == 0, "%d calls of malloc in turns of the engine", n_mallocs);
     close_model();
+    ig_test_proven("node batch.step", "golden");
 }
 
 TEST(a_prefix_from_the_cache_gives_the_same_bits) {
@@ -291,6 +293,7 @@ TEST(a_prefix_from_the_cache_gives_the_same_bits) {
     CHECK(same_reply(&r, &base_warm));
     free_engine();
     close_model();
+    ig_test_proven("node cache.prefix", "golden");
 }
 
 TEST(a_paused_request_goes_on_with_the_same_bits) {

@@ -8,6 +8,7 @@
 #include <pthread.h>
 
 #include "engine/engine.h"
+#include "tier/tier.h"
 
 enum {
     SLOTS_MAX = 64,

@@ -264,3 +264,22 @@ void ig_sample_logprobs(ig_sampler *s, const float *logits, uint32_t id, int n_t
     for (int k = 0; k < n_top; k++) /* a vocabulary may be smaller than was asked */
         if (top[k].id != UINT32_MAX) top[k].logprob = (float)((double)top[k].logprob - log_total);
 }
+
+static const ig_tier_node nodes[] = {
+    {.id = "samp.argmax", .does = "the largest logit; of equals the lowest id", .tier = IG_TIER_L3,
+     .gate = IG_GATE_KL, .in = {NULL, NULL, "on"},
+     .proof = "engine: temperature_zero_takes_the_largest_and_of_equals_the_lowest_id", .also = IG_RUNS(ARGMAX)},
+    {.id = "samp.filters", .does = "top_p, min_p and top_k at temperature 1", .tier = IG_TIER_L3,
+     .oracle = "f64", .gate = IG_GATE_KL, .in = {NULL, NULL, "on"},
+     .proof = "engine: a_sampler_that_sorts_everything_in_float64_takes_the_same_tokens",
+     .when = "temperature > 0"},
+    {.id = "samp.draw", .does = "a token by inverse CDF in f64, from our own counted stream",
+     .tier = IG_TIER_L3, .gate = IG_GATE_KL, .in = {NULL, NULL, "on"},
+     .proof = "engine: draws_are_distributed_as_the_softmax_says", .when = "temperature > 0",
+     .also = IG_RUNS(EXP)},
+    {.id = "samp.logprobs", .does = "log-probabilities of a token and of those beside it",
+     .tier = IG_TIER_L3, .oracle = "f64", .gate = IG_GATE_KL, .in = {NULL, NULL, "on"},
+     .proof = "engine: logprobs_are_the_log_softmax_and_the_top_is_in_order", .when = "logprobs",
+     .also = IG_RUNS(EXP)},
+};
+NODE_EXPORT(sample, nodes);

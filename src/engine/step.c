@@ -120,3 +120,10 @@ bool ig_engine_turn(ig_engine *e) {
     ig_engine_count(e);
     return busy;
 }
+
+static const ig_tier_node nodes[] = {
+    {.id = "drive.loop", .does = "token after token, to an end token or a limit", .tier = IG_TIER_L1,
+     .oracle = "mlx-lm", .gate = IG_GATE_EXACT, .in = {"on", "on", "on"}, .proof = "tests/parity"},
+    {.id = "drive.stats", .does = "counts and times", .in = {"on", "on", "on"}},
+};
+NODE_EXPORT(step, nodes);

@@ -3,6 +3,7 @@
 #define IG_MODEL_INSIDE_H
 
 #include "model/model.h"
+#include "tier/tier.h"
 
 /* Matrices of a layer, and its norm weights. A family uses those that it has. */
 enum { IG_W_Q, IG_W_K, IG_W_V, IG_W_O, IG_W_GATE, IG_W_UP, IG_W_DOWN, IG_LAYER_WEIGHTS_MAX };

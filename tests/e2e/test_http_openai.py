@@ -17,6 +17,7 @@ USER = [{"role": "user", "content": "Count from one to five."}]
 
 
 def check_usage(usage):
+    assert usage["tier"] == "l3"  # no --l1 was given
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
     assert 0 <= usage["prompt_tokens_details"]["cached_tokens"] <= usage["prompt_tokens"]
 
