@@ -20,19 +20,36 @@ def build_folder():
 
 
 @pytest.fixture(scope="session")
-def dump_l1(build_folder):
-    """f(model, ids, prefill, greedy, **options) -> what ingle computed, a golden.Run."""
+def dump_l1_program(build_folder):
     program = build_folder / "dump_l1"
     sources = [s for part in ("src", "tools", "tests") for s in (TOP / part).glob("**/dump_l1.c")]
     if not sources and not program.exists():
         pytest.skip("skipped, because this tree has no dump_l1.c: tier l1 cannot be looked into")
     assert program.exists(), f"{sources[0]} is there and {program} is not: make {program.name}"
+    return program
+
+
+@pytest.fixture(scope="session")
+def dump_l1_can(dump_l1_program):
+    """f(option): skips a test when dump_l1 does not have it."""
+    text = subprocess.run([dump_l1_program, "--help"], capture_output=True, text=True)
+
+    def can(option):
+        if option not in text.stdout + text.stderr:
+            pytest.skip(f"skipped, because this dump_l1 has no {option}")
+
+    return can
+
+
+@pytest.fixture(scope="session")
+def dump_l1(dump_l1_program):
+    """f(folder, model, ids, prefill, greedy, **options) -> what ingle computed, a golden.Run; folder is for its files."""
 
     def run(folder, model, ids, prefill, greedy, **options):
         tokens = folder / "ids"
         tokens.write_text(" ".join(map(str, ids)))
-        more = [word for key, value in options.items() for word in (f"--{key}", str(value))]
-        done = subprocess.run([program, model, "--tokens", tokens, "--prefill", str(prefill), "--greedy", str(greedy),
+        more = [word for key, value in options.items() for word in (f"--{key.replace('_', '-')}", str(value))]
+        done = subprocess.run([dump_l1_program, model, "--tokens", tokens, "--prefill", str(prefill), "--greedy", str(greedy),
                                *more], capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, f"dump_l1 {model}: exit code {done.returncode}: {done.stderr[-2000:]}"
         return golden.parse(done.stdout)

@@ -44,6 +44,27 @@ def run(settings, cache):
     return done.stdout.removesuffix("\n")
 
 
+OURS = dict(prompt="-p", max_tokens="-n", seed="--seed", temp="--temp", top_p="--top-p", min_p="--min-p", top_k="--top-k")
+OFF = dict(temp=0.0, top_p=0, min_p=0, top_k=0)  # what mlx-lm does when it is not told
+
+
+def ours(program, folder, settings):
+    """The same with ingle: what it prints."""
+    command = [program, "generate", "--l1", "-m", folder] + ["--raw"] * settings.get("raw", False)
+    for key, value in (OFF | settings).items():
+        if key in OURS:
+            command += [OURS[key], str(value)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(map(str, command))}: {done.stderr[-2000:]}")
+    return done.stdout.removesuffix("\n")
+
+
+def plain(text):
+    """Without the space of a first word, which mlx-lm's streaming leaves out and one-shot decoding does not."""
+    return text.removeprefix(" ")
+
+
 def main(cache):
     import dump
     runs = []

@@ -9,6 +9,7 @@
 3. The quantizer that makes the checkpoints, against mx.quantize, bit for bit.
 4. The draw of a token in numpy, from the threefry stream to the inverse of the distribution, against mlx's; and that
    the stored goldens of samplers, of unary functions and of one checkpoint are what mlx-lm says today.
+5. What the command prints for a random seed, beside `ingle generate --l1`.
 
 Ends with `N passed, N failed`. Each comparison is also made with something wrong in it, and must see that.
 """
@@ -24,6 +25,7 @@ import numpy as np
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 import cases  # noqa: E402
+import cli  # noqa: E402
 import dump  # noqa: E402
 import golden  # noqa: E402
 import mlxquant  # noqa: E402
@@ -214,6 +216,20 @@ def compare_stored(cache):
     check(fault is None, f"the golden {name} is not what mlx-lm says today: {fault}")
 
 
+# ---- 5: text ----------------------------------------------------------------------------------------------
+
+
+def compare_text(cache, program, rng):
+    settings = dict(checkpoint="smollm2-bf16", prompt=cli.PROMPT, max_tokens=16, temp=0.9, top_p=0.95,
+                    seed=int(rng.integers(0, 2**32)))
+    try:
+        stock = cli.plain(cli.run(settings, cache))
+        got = cli.plain(cli.ours(program, snapshots.make(settings["checkpoint"], cache), settings))
+        check(got == stock, f"seed {settings['seed']}: {got!r} and not {stock!r}")
+    except (RuntimeError, OSError) as e:
+        check(False, str(e))
+
+
 def main(cache, programs, seed=None):
     mx.set_default_device(mx.cpu)
     dump.versions()
@@ -227,6 +243,7 @@ def main(cache, programs, seed=None):
     if program.exists():
         compare_unary(program)
         compare_arrays(cache, program, rng)
+        compare_text(cache, program.parent / "ingle", rng)
     else:
         check(False, f"there is no {program}")
     print(f"{passed} passed, {failed} failed")
