@@ -1,6 +1,5 @@
 """What `ingle generate --l1` prints against what the command mlx_lm.generate printed for the same arguments."""
 import json
-import os
 import subprocess
 
 import cli
@@ -12,7 +11,8 @@ CLI = json.loads((golden.FOLDER / "cli.json").read_text())
 
 @pytest.fixture(scope="session")
 def generate(build_folder):
-    program = os.environ.get("INGLE_PROGRAM") or build_folder / "ingle"
+    program = build_folder / "ingle"
+    assert program.exists(), f"there is no {program}"
     told = subprocess.run([program, "generate", "--help"], capture_output=True, text=True)
     assert told.returncode == 0, told.stderr
     if "--l1" not in told.stdout:
