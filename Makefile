@@ -290,6 +290,8 @@ bench: $(B)/ingle
 bench-kern: $(B)/check_speed
 	$< $(if $(CSV),--csv) $(KERN)
 
+include tools/golden/l1/l1.mk
+
 # ---- the rest ---------------------------------------------------------------------------------------------
 
 install: $(B)/ingle
@@ -308,7 +310,7 @@ clean:
 	rm -rf $(B) $(B)-clang $(B)-asan $(B)-ubsan $(B)-tsan $(B)-fuzz $(B)-arm64 compile_commands.json
 
 help:
-	@sed -n 's/^##/ /p' $(firstword $(MAKEFILE_LIST))
+	@sed -n 's/^##/ /p' $(firstword $(MAKEFILE_LIST)) tools/golden/l1/l1.mk
 ## all          the program, $(B)/ingle
 ## tests        the unit test programs and check_kern, not run
 ## check        layers, tidy, unit tests, kernels: minutes
