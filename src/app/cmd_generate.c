@@ -210,6 +210,7 @@ int ig_cmd_generate(int argc, char **argv) {
     code = ig_load(&l, &load);
     if (!code) {
         code = ig_biases_check(&g.sampling, &l);
+        if (l.tier < IG_TIER_L3) g.sampling.n_drawn = ig_model_mlx_draws(l.model); /* as the command of mlx-lm */
         if (!code) code = run(&g, &l, text);
         ig_unload(&l);
     }

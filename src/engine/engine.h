@@ -47,6 +47,7 @@ typedef struct ig_sampling {
     int n_xtc_special;           /* <= IG_XTC_SPECIAL_MAX */
     int top_k;              /* 0: off */
     uint64_t seed;
+    int n_drawn; /* tier l1: numbers that the reference has drawn from the seed before its first token */
 } ig_sampling;
 
 /* What a request that says nothing gets, but for its seed. */

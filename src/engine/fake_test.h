@@ -185,7 +185,7 @@ static inline void compute_straight(straight *out, const ig_gen_params *p, int n
     s.prob = prob;
     ig_sampler_set_number(&s, fake_number);
     uint32_t key[2];
-    ig_sample_key(key, p->sampling.seed);
+    ig_sample_key(key, p->sampling.seed, 0);
     memcpy(ids, p->prompt, (size_t)p->n_prompt * sizeof *ids);
     out->n = 0;
     out->finish = IG_FINISH_LENGTH;

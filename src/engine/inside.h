@@ -77,7 +77,7 @@ void ig_sample_top(const float *x, int n, int n_top, ig_logprob *top);
 void ig_sampler_set_number(ig_sampler *s, const ig_fmt *number);
 /* As ig_sample; `key` is the request's random state, ig_sample_key at first. Leaves log-probabilities in x. */
 int ig_sample_mlx(ig_sampler *s, const float *logits, const ig_sampling *p, uint32_t key[2]);
-void ig_sample_key(uint32_t key[2], uint64_t seed);
+void ig_sample_key(uint32_t key[2], uint64_t seed, int n_drawn);
 void ig_threefry(uint32_t out[2], const uint32_t key[2], uint32_t a, uint32_t b);
 
 /* ---- request.c -------------------------------------------------------------------------------------- */

@@ -52,7 +52,7 @@ ig_gen *ig_gen_make(const ig_gen_params *p, int max_tokens, int n_prompt) {
     for (int i = 0; i < p->sampling.n_xtc_special; i++) g->special[i] = p->sampling.xtc_special[i];
     g->sampling.logit_bias = g->bias;
     g->sampling.xtc_special = g->special;
-    ig_sample_key(g->key, p->sampling.seed);
+    ig_sample_key(g->key, p->sampling.seed, p->sampling.n_drawn);
     g->use_prefix_cache = p->use_prefix_cache;
     g->notify = p->notify;
     g->notify_ud = p->notify_ud;

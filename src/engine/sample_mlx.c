@@ -61,11 +61,6 @@ void ig_threefry(uint32_t out[2], const uint32_t key[2], uint32_t a, uint32_t b)
     out[1] = b;
 }
 
-void ig_sample_key(uint32_t key[2], uint64_t seed) {
-    key[0] = (uint32_t)(seed >> 32);
-    key[1] = (uint32_t)seed;
-}
-
 /* In [0, 1), f32. */
 static float uniform(uint32_t key[2]) {
     uint32_t even[2], odd[2];
@@ -76,6 +71,12 @@ static float uniform(uint32_t key[2]) {
     ig_threefry(even, own, 0, 0);
     float u = (float)even[0] * 0x1p-32f;
     return u < 0x1.fffffep-1f ? u : 0x1.fffffep-1f;
+}
+
+void ig_sample_key(uint32_t key[2], uint64_t seed, int n_drawn) {
+    key[0] = (uint32_t)(seed >> 32);
+    key[1] = (uint32_t)seed;
+    for (int i = 0; i < n_drawn; i++) (void)uniform(key);
 }
 
 /* ---- what is left ------------------------------------------------------------------------------------ */

@@ -208,7 +208,7 @@ static uint32_t hash_of_ids(const uint32_t *ids) {
 static void run(const golden_case *c, ig_sampler *s, uint64_t seed, sample_fn *sample, uint32_t *ids, fold *lp) {
     static float logits[V_MAX];
     uint32_t key[2];
-    ig_sample_key(key, seed);
+    ig_sample_key(key, seed, 0);
     for (int i = 0; i < PROMPT; i++) ids[i] = hash32(777, (uint32_t)i) % (uint32_t)c->n_vocab;
     for (int i = 0; i < DRAWS; i++) {
         memcpy(logits, rows_of(c, i), (size_t)c->n_vocab * sizeof *logits);
@@ -405,7 +405,7 @@ TEST(log_probabilities_of_a_row_that_has_one_token_left) {
                      .xtc_probability = 1.0, .xtc_threshold = 0.1};
     uint32_t key[2];
     ig_logprob own, top[7];
-    ig_sample_key(key, 1);
+    ig_sample_key(key, 1, 0);
     for (int i = 0; i < 100; i++) CHECK(ig_sample_mlx(s, logits, &p, key) == 2);
     ig_sample_logprobs(s, logits, 2, 7, &own, top);
     CHECK(own.id == 2 && own.logprob == 0.0f && top[0].id == 2 && top[1].id == 0 && top[4].id == 4);

@@ -9,7 +9,8 @@ golden = pytest.importorskip("golden", reason="skipped, because this tree has no
 import cases  # noqa: E402
 import snapshots  # noqa: E402
 from test_l1 import compare, run_of  # noqa: E402
-from test_text import CLI, generate, plain  # noqa: E402, F401
+import cli  # noqa: E402
+from test_text import CLI, generate  # noqa: E402, F401
 
 TINY = [n for n, c in cases.CASES.items() if c["checkpoint"].rsplit("-", 1)[0] not in snapshots.REAL]
 SCALAR = {"INGLE_CPU": "scalar"}
@@ -26,7 +27,7 @@ def test_scalar_kernels_give_every_array_of_mlx_lm(name, build_folder, manifest,
 @pytest.mark.parametrize("settings", CLI["runs"], ids=lambda r: f"{r['checkpoint']}-{r.get('seed', 'greedy')}")
 def test_the_engine_prints_what_mlx_lm_prints(settings, build_folder, checkpoint, generate):  # noqa: F811
     folder = checkpoint(settings["checkpoint"], settings["sha256"])
-    assert plain(generate(folder, settings)) == plain(settings["text"])
+    assert generate(folder, settings) == cli.plain(settings["text"])
     # What a request asks for is in `when` of a node by the same name: "temperature > 0", "top_p"
     asked = {"temperature > 0"} if settings.get("temp") else set()
     asked |= {key for key, value in settings.items() if value}
