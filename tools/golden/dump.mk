@@ -4,5 +4,5 @@ include Makefile
 
 .PHONY: dump
 dump: $(B)/dump_ingle $(B)/dump_l1 $(B)/envelope
-$(B)/dump_ingle $(B)/dump_l1 $(B)/envelope: $(B)/%: tools/golden/%.c tools/golden/dump_common.h $(call linked,model) $(B)/gen/sources
+$(B)/dump_ingle $(B)/dump_l1 $(B)/envelope: $(B)/%: tools/golden/%.c tools/golden/dump_common.h $(call linked,engine) $(B)/gen/sources
 	@echo "  LD   $@"; $(COMPILE) $(OPT) $(CFLAGS) $(LDFLAGS) -o $@ $< $(filter %.o,$^) -Wl,--as-needed $(LIBS)

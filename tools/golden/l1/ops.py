@@ -23,7 +23,7 @@ def softcap(x, cap):
     return mx.tanh(x / cap) * cap
 
 
-UNARY = {"exp": mx.exp, "sigmoid": mx.sigmoid, "silu": nn.silu, "gelu_approx": nn.gelu_approx, "tanh": mx.tanh,
+UNARY = {"exp": mx.exp, "silu": nn.silu, "gelu_approx": nn.gelu_approx, "tanh": mx.tanh,
          "softcap30": lambda x: softcap(x, 30.0), "softcap50": lambda x: softcap(x, 50.0)}
 TYPES = {"bf16": (mx.bfloat16, 0x7F80, 0x7FC0), "f16": (mx.float16, 0x7C00, 0x7E00)}
 
