@@ -230,7 +230,7 @@ ig_backend ig_engine_backend(const ig_model *m) {
         .forward = model_forward,
         .plan = model_plan,
         .argmax = k->op[IG_KERN_ARGMAX]->fn.argmax,
-        .exp = k->op[IG_KERN_EXP] ? k->op[IG_KERN_EXP]->fn.exp : NULL, /* tier l1 samples without it */
+        .exp = k->op[IG_KERN_EXP] ? k->op[IG_KERN_EXP]->fn.exp : NULL,
         .n_vocab = c->n_vocab,
         .n_ctx = c->n_ctx_train,
         .n_threads = ig_pool_threads(ig_model_pool(m)),

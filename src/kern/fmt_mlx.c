@@ -8,6 +8,7 @@
 #include "kern/fmt_common.h"
 
 enum number { BF16, F16 };
+enum { AHEAD_BYTES = 2048 };
 
 INLINE vf round8(vf a, const enum number n) {
     return n == BF16 ? vf_bf16_number(a) : vf_f16(a);
@@ -22,7 +23,7 @@ INLINE float one_at(const uint8_t *p, const enum number n) {
 
 /* Rows row .. row + R - 1. The chain of an output is a product, its rounding, a sum, its rounding; more rows hide it. */
 INLINE void rows_tile(float *tile, const uint8_t *panel, const ig_act *x, int row, int n_cols, const int n_rows,
-                      const int run, const enum number n) {
+                      const int run, const enum number n, const bool stream) {
     const float *in = x->f + (size_t)row * (size_t)x->n_cols;
     const vf zero = vf_set(0.0f);
     vf a[4][2];
@@ -32,6 +33,7 @@ INLINE void rows_tile(float *tile, const uint8_t *panel, const ig_act *x, int ro
         vf g[4][2];
         for (int r = 0; r < n_rows; r++) g[r][0] = g[r][1] = zero;
         for (; k0 < end; k0++, panel += 2 * IG_PANEL_ROWS) {
+            if (stream) __builtin_prefetch(panel + AHEAD_BYTES);
             const vf w0 = eight(panel, n), w1 = eight(panel + IG_PANEL_ROWS, n);
             for (int r = 0; r < n_rows; r++) {
                 const vf v = vf_set(in[(size_t)r * (size_t)x->n_cols + (size_t)k0]);
@@ -56,9 +58,15 @@ INLINE void rows_tile(float *tile, const uint8_t *panel, const ig_act *x, int ro
 INLINE void linear(float *tile, const uint8_t *panel, const ig_act *x, int row, int m, int n_cols, const int run,
                    const enum number n) {
     int r = 0;
-    for (; r + 4 <= m; r += 4) rows_tile(tile + r * IG_PANEL_ROWS, panel, x, row + r, n_cols, 4, run, n);
-    for (; r + 2 <= m; r += 2) rows_tile(tile + r * IG_PANEL_ROWS, panel, x, row + r, n_cols, 2, run, n);
-    if (r < m) rows_tile(tile + r * IG_PANEL_ROWS, panel, x, row + r, n_cols, 1, run, n);
+    /* the first tile finds the panel in memory and asks ahead */
+#define TILE(rows, stream) rows_tile(tile + r * IG_PANEL_ROWS, panel, x, row + r, n_cols, rows, run, n, stream)
+    if (m >= 4) TILE(4, true), r = 4;
+    for (; r + 4 <= m; r += 4) TILE(4, false);
+    if (r == 0 && m >= 2) TILE(2, true), r = 2;
+    for (; r + 2 <= m; r += 2) TILE(2, false);
+    if (r == 0) TILE(1, true);
+    else if (r < m) TILE(1, false);
+#undef TILE
 }
 
 INLINE float rounded(float x, const enum number n) {
