@@ -211,7 +211,7 @@ int ig_sample(ig_sampler *s, const float *logits, const ig_sampling *p, uint32_t
     int n_keep = by_min && p->min_tokens_to_keep > 1 ? p->min_tokens_to_keep : 1;
 
     if (best < 0) return SAMPLE_NOT_FINITE;
-    float max = logits[best], least = by_min ? (float)ig_math_log(p->min_p) : 0.0f;
+    float max = logits[best], least = by_min ? (float)ig_math_log((double)(float)p->min_p) : 0.0f;
     if (max == -INFINITY) return SAMPLE_NONE;
     if ((float)p->temperature == 0.0f) return best;
 

@@ -381,6 +381,18 @@ TEST(the_end_of_generation_is_what_the_file_names_and_known_markers) {
     ig_tokenizer_free(t);
 }
 
+TEST(what_a_sampler_must_leave_is_a_line_end_as_a_text_and_the_end_tokens) {
+    struct small s;
+    uint32_t ids[4] = {9, 9, 9, 9};
+    small_fill(&s);
+    s.parts.add_bos = true;
+    ig_tokenizer *t = small_make(&s);
+    CHECK(ig_tokenizer_breaks(t, ids, 4) == 3 && ids[0] == START && ids[1] == '\n' && ids[2] == END);
+    CHECK(ids[3] == 9);
+    CHECK(ig_tokenizer_breaks(t, ids, 2) == 2 && ig_tokenizer_breaks(t, ids, 0) == 0);
+    ig_tokenizer_free(t);
+}
+
 TEST(one_scratch_serves_tokenizers_in_turn) {
     struct small s, other;
     small_fill(&s);
