@@ -54,3 +54,13 @@ void ig_sample_penalize(ig_sampler *s, float *logits, const ig_sampling *p, cons
         for (int i = 0; i < n; i++) logits[last[i]] = rounded(s, logits[last[i]] - penalty);
     }
 }
+
+static const ig_tier_node nodes[] = {
+    {.id = "samp.penalties", .does = "repetition, presence and frequency, over a window of tokens", .tier = IG_TIER_L1,
+     .oracle = "mlx-lm", .gate = IG_GATE_EXACT, .in = {"on", "on", "on"},
+     .proof = "engine: every_draw_and_every_log_probability_is_that_of_mlx_lm", .when = "penalties"},
+    {.id = "samp.logit_bias", .does = "added to logits of tokens by id", .tier = IG_TIER_L1, .oracle = "mlx-lm",
+     .gate = IG_GATE_EXACT, .in = {"on", "on", "on"},
+     .proof = "engine: every_draw_and_every_log_probability_is_that_of_mlx_lm", .when = "logit_bias"},
+};
+NODE_EXPORT(penalty, nodes);

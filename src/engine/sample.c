@@ -278,7 +278,7 @@ static const ig_tier_node nodes[] = {
      .proof = "engine: draws_are_distributed_as_the_softmax_says", .when = "temperature > 0",
      .also = IG_RUNS(EXP)},
     {.id = "samp.logprobs", .does = "log-probabilities of a token and of those beside it",
-     .tier = IG_TIER_L3, .oracle = "f64", .gate = IG_GATE_KL, .in = {NULL, NULL, "on"},
+     .tier = IG_TIER_L3, .oracle = "f64", .gate = IG_GATE_KL, .in = {"on", "on", "on"},
      .proof = "engine: logprobs_are_the_log_softmax_and_the_top_is_in_order", .when = "logprobs",
      .also = IG_RUNS(EXP)},
 };

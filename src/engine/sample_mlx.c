@@ -246,3 +246,18 @@ int ig_sample_mlx(ig_sampler *s, const float *logits, const ig_sampling *p, uint
     if (p->top_k > 0 && p->top_k < s->n_vocab) top_k(s, left, p->top_k);
     return draw(s, left, p->temperature, uniform(key));
 }
+
+#define MLX_TEST "engine: every_draw_and_every_log_probability_is_that_of_mlx_lm"
+#define MLX_NODE .tier = IG_TIER_L1, .oracle = "mlx-lm", .gate = IG_GATE_EXACT, .in = {"on", "on", NULL}, \
+                 .flags = "l1 l2 l3", .proof = MLX_TEST
+static const ig_tier_node nodes[] = {
+    {.id = "samp.greedy", .does = "the largest rounded log-probability; of equals the lowest id", MLX_NODE,
+     .also = IG_RUNS(ARGMAX) | IG_RUNS(EXP)},
+    {.id = "samp.categorical", .does = "inverse CDF with one number of mlx's stream", MLX_NODE,
+     .when = "temperature > 0"},
+    {.id = "samp.top_p", .does = "the likeliest tokens that hold this much", MLX_NODE, .when = "top_p"},
+    {.id = "samp.min_p", .does = "tokens not much less likely than the likeliest", MLX_NODE, .when = "min_p"},
+    {.id = "samp.top_k", .does = "the k likeliest tokens", MLX_NODE, .when = "top_k"},
+    {.id = "samp.xtc", .does = "now and then all likely tokens but the least are left out", MLX_NODE, .when = "xtc"},
+};
+NODE_EXPORT(sample_mlx, nodes);

@@ -278,6 +278,19 @@ TEST(every_draw_and_every_log_probability_is_that_of_mlx_lm) {
     CHECK_MSG(n.n_cases >= 650 && n.n_runs >= 10000, "%d cases, %d runs", n.n_cases, n.n_runs);
     CHECK_MSG(n.n_wrong_ids == 0 && n.n_wrong_lp == 0, "of %d runs %d, of %d cases %d", n.n_runs,
               n.n_wrong_ids, n.n_cases, n.n_wrong_lp);
+    static const char *const nodes[] = {"node samp.greedy", "node samp.categorical", "node samp.top_p",
+                                        "node samp.min_p",  "node samp.top_k",       "node samp.xtc",
+                                        "node samp.penalties", "node samp.logit_bias"};
+    for (size_t i = 0; i < sizeof nodes / sizeof *nodes; i++) ig_test_proven(nodes[i], "golden");
+    ig_test_proven("kernel argmax.scalar", "golden"); /* of both: sampler() takes it */
+}
+
+TEST(scalar_kernels_draw_what_mlx_lm_draws) {
+    static char said[1 << 16];
+    const int code = ig_test_rerun("every_draw_and_every_log", "INGLE_CPU", "scalar", said, sizeof said);
+    CHECK_MSG(code == 0, "%.400s", said);
+    ig_test_proven("kernel exp_bf16.scalar", "golden");
+    ig_test_proven("kernel exp_f16.scalar", "golden");
 }
 
 /* ---- controls: each of these is wrong, and must be told ---------------------------------------------- */
