@@ -52,6 +52,9 @@ REAL = dict([
 WINDOWED = ("gemma3", "llama_sliding")
 FAMILIES = ("llama", "llama_d32", "llama_llama3", "llama_linear", "llama_yarn", "llama_longrope", "llama_bias",
             "llama_sliding", "minicpm5", "qwen2", "qwen3", "gemma2", "gemma3")
+# Windows of 64: here the order of a ring shows (live.py sees to it), which it hardly ever does among eight keys.
+RINGS = ("gemma3_ring-0.25-bf16", "gemma3_ring-0.25-f16", "gemma3_ring-0.25-a4g32", "llama_ring-0.25-f16",
+         "llama_ring-0.25-a4g32")
 # Every width of codes and scale of weights for these, in groups that all their widths have.
 ALL_BITS = {"llama_llama3": 32, "qwen2": 64, "qwen3": 64, "minicpm5": 128, "gemma3": 32}
 
@@ -64,6 +67,8 @@ def tiny_cases():
                 formats += [f"a{bits}g{ALL_BITS[family]}" for bits in BITS]
             for kind in dict.fromkeys(formats):
                 yield tiny(f"{family}-{sigma:.2f}-{kind}", family in WINDOWED and kind in ("bf16", "a4g32"))
+    for name in RINGS:
+        yield tiny(name, long=True)
     for family in ("llama", "qwen2", "gemma3"):
         for kind in ("mxfp4", "nvfp4", "mxfp8"):
             yield tiny(f"{family}-0.08-{kind}")

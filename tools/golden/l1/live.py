@@ -9,7 +9,8 @@
 3. The quantizer that makes the checkpoints, against mx.quantize, bit for bit.
 4. The draw of a token in numpy, from the threefry stream to the inverse of the distribution, against mlx's; and that
    the stored goldens of samplers, of unary functions and of one checkpoint are what mlx-lm says today.
-5. What the command prints for a random seed, beside `ingle generate --l1`.
+5. A ring of keys read in the order of time and not of its slots, which has to be seen.
+6. What the command prints for a random seed, beside `ingle generate --l1`.
 
 Ends with `N passed, N failed`. Each comparison is also made with something wrong in it, and must see that.
 """
@@ -216,7 +217,26 @@ def compare_stored(cache):
     check(fault is None, f"the golden {name} is not what mlx-lm says today: {fault}")
 
 
-# ---- 5: text ----------------------------------------------------------------------------------------------
+# ---- 5: the order of a ring -------------------------------------------------------------------------------
+
+
+def compare_ring(cache):
+    """Negative control: the same keys and values, summed in another order."""
+    ring, was = dump.mlx_lm.models.cache.RotatingKVCache, dump.mlx_lm.models.cache.RotatingKVCache.keys_and_values
+
+    def in_time(self):
+        keys, values = was(self)
+        return self._temporal_order(keys), self._temporal_order(values)
+
+    for name in cases.RINGS:
+        ring.keys_and_values = in_time
+        run = dump.run_case(cases.CASES[name], cache)
+        ring.keys_and_values = was
+        fault = golden.difference(golden.read(golden.FOLDER / f"{name}.txt"), run)
+        check(fault and "step 0" not in fault, f"{name}: keys in the order of time: {fault or 'not seen'}")
+
+
+# ---- 6: text ----------------------------------------------------------------------------------------------
 
 
 def compare_text(cache, program, rng):
@@ -240,6 +260,7 @@ def main(cache, programs, seed=None):
     compare_quantizer(rng)
     compare_drawing(rng)
     compare_stored(cache)
+    compare_ring(cache)
     if program.exists():
         compare_unary(program)
         compare_arrays(cache, program, rng)

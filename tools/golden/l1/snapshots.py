@@ -117,12 +117,12 @@ def snapshot_tensors(shapes, values, dtype, quant):
 # ---- tiny models ------------------------------------------------------------------------------------------
 
 
-def gemma3_tiny():
+def gemma3_tiny(window=8):
     layers, pattern = 7, 3
     kinds = [recipe.SLIDING if (i + 1) % pattern else recipe.FULL for i in range(layers)]
     return recipe.base(
         model_type="gemma3_text", num_hidden_layers=layers, head_dim=32, rms_norm_eps=1e-6, query_pre_attn_scalar=24,
-        sliding_window=8, sliding_window_pattern=pattern, layer_types=kinds, rope_theta=1e6, rope_local_base_freq=1e4,
+        sliding_window=window, sliding_window_pattern=pattern, layer_types=kinds, rope_theta=1e6, rope_local_base_freq=1e4,
         rope_scaling=dict(rope_type="linear", type="linear", factor=8.0),
         rope_parameters=dict(full_attention=dict(rope_type="linear", rope_theta=1e6, factor=8.0),
                              sliding_attention=dict(rope_type="default", rope_theta=1e4)),
@@ -137,7 +137,11 @@ MINICPM5 = recipe.llama(hidden_size=128, intermediate_size=256, num_attention_he
                         rms_norm_eps=1e-6, bos_token_id=0) | recipe.rope(theta=5e6)
 TINY = {name: c | dict(intermediate_size=128) for name, c in recipe.VARIANTS.items()} | {
     "llama": recipe.llama(intermediate_size=128), "llama_linear": LINEAR | dict(intermediate_size=128),
-    "gemma3": gemma3_tiny() | dict(intermediate_size=128), "minicpm5": MINICPM5}
+    "gemma3": gemma3_tiny() | dict(intermediate_size=128), "minicpm5": MINICPM5,
+    # Of eight keys the sum is the same in every order, almost always: rings that show theirs are longer.
+    "gemma3_ring": gemma3_tiny(64) | dict(intermediate_size=128),
+    "llama_ring": recipe.llama(intermediate_size=128, head_dim=64, num_hidden_layers=6, sliding_window=64,
+                               layer_types=[recipe.SLIDING] * 5 + [recipe.FULL])}
 
 
 def tiny_source(model):
