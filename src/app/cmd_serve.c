@@ -155,6 +155,16 @@ static int probe_port(const serve_options *o) {
 
 /* ---- running ------------------------------------------------------------------------------------------- */
 
+/* What tiers l1 and l2 hold a served answer to: the reference's own bits depend on more than the request. */
+static const char limits_of_reference[] =
+    "each answer as the reference gives it alone, uncached, with a prompt in chunks of 2048 tokens";
+static const char limits_of_windows[] = "in the layers with a window its bits depend on where a prompt ended, so answers are "
+                                        "not shared with the prompts that continue them";
+
+static bool has_window(const ig_loaded *l) {
+    return ig_model_config_of(l->model)->window > 0;
+}
+
 static void print_banner(const serve_options *o, const ig_loaded *l, const char *url) {
     const ig_engine_plan *p = &l->plan;
     bool color = !getenv("NO_COLOR");
@@ -164,6 +174,8 @@ static void print_banner(const serve_options *o, const ig_loaded *l, const char 
             (double)ig_model_n_params(l->model) / 1e6);
     fprintf(stderr, "  machine   %s, %d threads\n", ig_cpu_model(), l->n_threads);
     fprintf(stderr, "  numbers   tier %s: %s\n", ig_tier_name(l->tier), ig_tier_promise(l->tier));
+    if (l->tier < IG_TIER_L3) fprintf(stderr, "            %s\n", limits_of_reference);
+    if (l->tier < IG_TIER_L3 && has_window(l)) fprintf(stderr, "            %s\n", limits_of_windows);
     fprintf(stderr, "  memory    %s of %s: weights %s, key/value cache %s, step %s\n",
             ig_size_text_of(p->total_bytes).s, ig_size_text_of(p->usable_bytes).s,
             ig_size_text_of(p->weights_bytes).s, ig_size_text_of(p->kv_bytes).s,
@@ -250,6 +262,9 @@ static int run(serve_options *o, ig_loaded *l) {
     snprintf(url, sizeof url, strchr(o->host, ':') ? "http://[%s]:%d" : "http://%s:%d", o->host,
              ig_serve_port(s));
     ig_hub_server *noted = note_server(l->path, name, url, ig_serve_port(s));
+    if (l->tier < IG_TIER_L3)
+        ig_log(IG_LOG_INFO, "serve.tier tier=%s holds=\"%s\" windows=\"%s\"", ig_tier_name(l->tier), limits_of_reference,
+               has_window(l) ? limits_of_windows : "none");
     print_banner(o, l, url);
     int code = print_ready(l, url, ig_serve_port(s), name);
     if (!code) code = watch(o, l->engine);

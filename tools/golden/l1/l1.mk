@@ -21,3 +21,22 @@ check-l1-live: $(L1_MADE) $(L1_DUMP) $(B)/ingle
 
 ## regolden     tests/golden/l1 anew, by the pinned mlx-lm in a venv: half an hour; CASE="llama-0.08-bf16": these
 ## check-l1-live   tier l1 against that mlx-lm as it runs, no stored hashes; SEED=1 again as last time
+
+# The bits of tier l1 do not hang on the compiler: dump_l1 built by both, at -O1 to -O3 and under sanitizers, against
+# the goldens of some checkpoints. With contraction on, the control, some must differ.
+define NEWLINE
+
+
+endef
+L1_BUILDS := gcc-O1 gcc-O3 clang-O1 clang-O2 clang-O3
+L1_FEW    := (llama_llama3 or qwen2 or gemma3 or mixed) and test_every_array
+l1_build   = $(MAKE) --no-print-directory -f tools/golden/dump.mk $(abspath $(B))-l1-$(1)/dump_l1 B=$(abspath $(B))-l1-$(1) D=$(abspath $(D)) $(2) && \
+  INGLE_PROGRAM=$(abspath $(B))-l1-$(1)/ingle $(PYTHON) -m pytest -q tests/parity/test_l1.py -k "$(L1_FEW) and not 270m"
+.PHONY: check-l1-builds
+check-l1-builds:
+	$(foreach b,$(L1_BUILDS),+$(Q)echo "  L1   $(b)"; $(call l1_build,$(b),CC=$(firstword $(subst -, ,$(b))) OPT=-$(lastword $(subst -, ,$(b))) OPT_K=-$(lastword $(subst -, ,$(b))))$(NEWLINE))
+	+$(Q)echo "  L1   address"; $(call l1_build,address,CC=gcc SAN=address)
+	+$(Q)echo "  L1   undefined"; $(call l1_build,undefined,CC=gcc SAN=undefined)
+	+$(Q)echo "  L1   contraction, which must differ"; ! ($(call l1_build,contract,CC=gcc CFLAGS=-ffp-contract=fast)) >$(B)/l1-contract.log 2>&1 && grep -q ' failed' $(B)/l1-contract.log
+
+## check-l1-builds  tier l1 by gcc and clang, -O1 to -O3, under sanitizers; with contraction it must differ
