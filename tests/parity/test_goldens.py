@@ -14,8 +14,8 @@ LIMIT = 1_500_000  # bytes of tests/golden/l1
 BASIC = "attn_norm q k v q_rope k_rope sdpa o h_attn ffn_norm gate up glu down h_ffn".split()
 MORE = {"qwen3": ["q_norm", "k_norm"], "gemma2": ["post_attn_norm", "post_ffn_norm"],
         "gemma3": ["q_norm", "k_norm", "post_attn_norm", "post_ffn_norm"]}
-MORE["gemma3_ring"] = MORE["gemma3"]
-LAYERS = {"smollm2": 30, "gemma3-270m": 18, "gemma3": 7, "gemma3_ring": 7, "llama_ring": 6}
+MORE |= {"gemma3_ring": MORE["gemma3"], "gemma3_wide": MORE["gemma3"], "gemma2_wide": MORE["gemma2"]}
+LAYERS = {"smollm2": 30, "gemma3-270m": 18, "gemma3": 7, "gemma3_ring": 7, "gemma3_wide": 7, "llama_ring": 6}
 
 
 def of(name):

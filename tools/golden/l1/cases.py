@@ -50,6 +50,7 @@ REAL = dict([
     real("gemma3-270m-a4g64-long", "gemma3-270m-a4g64", "gemma3-long", 4, prefill=530),
 ])
 WINDOWED = ("gemma3", "llama_sliding")
+# llama_linear is long in f16: at position 119 it shows whether a position is scaled first, or its angle last.
 FAMILIES = ("llama", "llama_d32", "llama_llama3", "llama_linear", "llama_yarn", "llama_longrope", "llama_bias",
             "llama_sliding", "minicpm5", "qwen2", "qwen3", "gemma2", "gemma3")
 # Windows of 64: here the order of a ring shows (live.py sees to it), which it hardly ever does among eight keys.
@@ -66,7 +67,11 @@ def tiny_cases():
             if family in ALL_BITS:
                 formats += [f"a{bits}g{ALL_BITS[family]}" for bits in BITS]
             for kind in dict.fromkeys(formats):
-                yield tiny(f"{family}-{sigma:.2f}-{kind}", family in WINDOWED and kind in ("bf16", "a4g32"))
+                long = family in WINDOWED and kind != "f16" or family == "llama_linear" and kind == "f16"
+                yield tiny(f"{family}-{sigma:.2f}-{kind}", long)
+    for family in ("gemma2_wide", "gemma3_wide"):
+        for kind in ("bf16", "f16"):
+            yield tiny(f"{family}-0.08-{kind}")
     for name in RINGS:
         yield tiny(name, long=True)
     for family in ("llama", "qwen2", "gemma3"):

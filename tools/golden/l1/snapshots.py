@@ -138,6 +138,9 @@ MINICPM5 = recipe.llama(hidden_size=128, intermediate_size=256, num_attention_he
 TINY = {name: c | dict(intermediate_size=128) for name, c in recipe.VARIANTS.items()} | {
     "llama": recipe.llama(intermediate_size=128), "llama_linear": LINEAR | dict(intermediate_size=128),
     "gemma3": gemma3_tiny() | dict(intermediate_size=128), "minicpm5": MINICPM5,
+    # A root of the width that is none of the type's numbers, unlike that of 64.
+    "gemma2_wide": recipe.VARIANTS["gemma2"] | dict(hidden_size=96, intermediate_size=128),
+    "gemma3_wide": gemma3_tiny() | dict(hidden_size=96, intermediate_size=128),
     # Of eight keys the sum is the same in every order, almost always: rings that show theirs are longer.
     "gemma3_ring": gemma3_tiny(64) | dict(intermediate_size=128),
     "llama_ring": recipe.llama(intermediate_size=128, head_dim=64, num_hidden_layers=6, sliding_window=64,
