@@ -65,7 +65,7 @@ def test_what_has_to_be_shown_has_cases():
     assert {f[-3:].lstrip("g") for f in there if re.search(r"a\dg\d+$", f)} >= {"32", "64", "128"}
     assert {"mxfp4", "nvfp4", "mxfp8", "mixed"} <= {c.rsplit("-", 1)[1] for c in there}
     long = [c for c in cases.CASES.values() if c["prefill"] > 512]
-    assert {c["checkpoint"] for c in long} == {"gemma3-270m-bf16"}
+    assert {c["checkpoint"] for c in long} == {"gemma3-270m-bf16", "gemma3-270m-a4g64"}
     assert all(len(cases.prompts()[c["prompt"]]) == c["prefill"] + cases.STEPS for c in cases.CASES.values())
 
 

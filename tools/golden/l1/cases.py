@@ -47,6 +47,7 @@ REAL = dict([
     real("gemma3-270m-bf16", "gemma3-270m-bf16", "gemma3", 32),
     real("gemma3-270m-a4g64", "gemma3-270m-a4g64", "gemma3", 32),
     real("gemma3-270m-bf16-long", "gemma3-270m-bf16", "gemma3-long", 16, prefill=530),
+    real("gemma3-270m-a4g64-long", "gemma3-270m-a4g64", "gemma3-long", 4, prefill=530),
 ])
 WINDOWED = ("gemma3", "llama_sliding")
 # llama_linear is long in f16: at position 119 it shows whether a position is scaled first, or its angle last.
