@@ -84,6 +84,7 @@ const ig_family ig_family_gemma2 = {.name = "gemma2",
                                     .hf_drop = hf_drop,
                                     .hf_tied_by_default = true,
                                     .mlx_sees_all = true,
+                                    .mlx_rounds_scale = true,
                                     .layer_rows = layer_rows,
                                     .top_rows = top_rows,
                                     .layer = ig_layer_two_norms};

@@ -101,6 +101,7 @@ struct ig_family {
     ig_status (*hf_config)(ig_model_config *out, const ig_hf *h, ig_err *err);
     const char *const *hf_drop; /* tensors of snapshots that are not read, one * in each; NULL-ended */
     bool hf_head_by_tensor;     /* lm_head.weight says whether the head is tied; else tie_word_embeddings */
+    bool mlx_rounds_scale;      /* mlx-lm's embedding scale is sqrt(width) in the checkpoint's type, else in bf16 always */
     bool mlx_makes_head;        /* mlx-lm makes a head, though the embedding is it */
     bool mlx_sees_all;          /* mlx-lm knows no window in this family */
     bool hf_tied_by_default;    /* ... without which lm_head.weight says it, or, if this is set, it is tied */

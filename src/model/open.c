@@ -1,6 +1,7 @@
 /* open: a checkpoint to a family to a model. Refuses what it cannot run, by name, before memory is taken. */
 #include "model/inside.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -357,6 +358,7 @@ static ig_status take_number(ig_model *m, const ig_source *s, ig_err *err) {
                        "%s: config.json lacks tie_word_embeddings, and mlx-lm would drop the lm_head.weight that is there; "
                        "say it there for --l1",
                        s->path);
+    if (m->family->mlx_rounds_scale) c->embed_scale = sqrtf((float)c->width);
     c->embed_scale = ig_number_round(m->number, c->embed_scale);
     c->attention_scale = ig_number_round(m->number, c->attention_scale);
     c->attention_softcap = ig_number_round(m->number, c->attention_softcap);
