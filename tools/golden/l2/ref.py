@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Attention over keys and values in groups of 2, 4 or 8 bits, as the references of tiers l1 and l2 round it.
+"""Attention over keys and values in groups of 2 to 8 bits, as the references of tiers l1 and l2 round it.
 
     ref.py check [--quick] [--seed N]     against mlx-lm and mlx-optiq themselves: every bit, or exit status 1
-    ref.py vectors OUT                    inputs and results for the unit test of the C functions
+    ref.py vectors FILE                   hashes of results for the unit test of the C functions
 
 The functions need numpy alone; `check` needs mlx-cpu 0.32.4, mlx-lm 0.32.2 and mlx-optiq 0.7.7 (x86-64).
 
@@ -60,6 +60,10 @@ def exp(x):
     return np.where(x > 88, F(np.inf), np.where(x < -88, F(0), y)).astype(F)
 
 
+def all_bf16():
+    return (np.arange(65536, dtype=np.uint32) << 16).view(F)
+
+
 def chain(x):
     """The sum of the last axis from left to right in f32."""
     return np.add.accumulate(x, axis=-1, dtype=F)[..., -1:]
@@ -83,10 +87,9 @@ def quantize(x, bits, group, kind="bf16"):
 
 
 def pack(code, bits):
-    """Codes to 32-bit words, the first in the lowest bits."""
-    per = 32 // bits
-    c = code.reshape(*code.shape[:-1], -1, per).astype(np.uint32)
-    return np.bitwise_or.reduce(c << (np.arange(per, dtype=np.uint32) * np.uint32(bits)), axis=-1)
+    """Codes to 32-bit words: a stream of bits, the first code lowest."""
+    stream = (code[..., None] >> np.arange(bits, dtype=np.uint8) & 1).reshape(*code.shape[:-1], -1)
+    return np.packbits(stream, axis=-1, bitorder="little").view("<u4")
 
 
 def dequantize(triple, group, kind="bf16"):
@@ -184,11 +187,15 @@ def check(quick, seed):
         if n:
             print(f"differs: {what}: {n} values")
 
-    x = mx.array(np.frombuffer(np.arange(65536, dtype=np.uint32).astype(np.uint32).__lshift__(16).tobytes(), F))
-    all_bf16 = x.astype(mx.bfloat16)
+    x = all_bf16()
     with np.errstate(all="ignore"):
-        want, got = np.array(mx.exp(all_bf16).astype(mx.float32)), to_bf16(exp(np.array(x)))
-    report("exp of every bf16", int(((want != got) & ~(np.isnan(want) & np.isnan(got))).sum()))
+        for what, his, my in (("f32", np.array(mx.exp(mx.array(x))), exp(x)),
+                              ("bf16", np.array(mx.exp(mx.array(x).astype(mx.bfloat16)).astype(mx.float32)),
+                               to_bf16(exp(x)))):
+            same = (his.view(np.uint32) == my.view(np.uint32)) | (np.isnan(his) & np.isnan(my))
+            report(f"exp of every bf16 in {what}", int((~same).sum()))
+        wide = rng.uniform(-95, 1, 400000).astype(F)
+        report("exp of f32 numbers", differ(np.array(mx.exp(mx.array(wide))), exp(wide)))
 
     def one(kind, bits, group, d, hq, hkv, length, n, way, spread):
         nonlocal rows
@@ -215,7 +222,7 @@ def check(quick, seed):
         arg = mx.array(mask) if mask is not None else causal
         fn = stock if way == "stock" else optiq
         his = f32(fn(mx.array(q), k3, v3, scale, arg, group_size=group, bits=bits))
-        if way == "stock" or way == "array" or bits == 2:
+        if way == "stock" or way == "array" or bits not in (4, 8):
             my = untiled(f32(q), *mine, scale, group, causal is not None, mask, kind)
         else:
             my = tiled(f32(q), *mine, scale, group, causal is not None, kind)
@@ -227,12 +234,12 @@ def check(quick, seed):
         return what
 
     count = 0
-    for bits in (2, 4, 8):
+    for bits in (2, 3, 4, 5, 6, 8):
         for group in (32, 64, 128):
             for d in (64, 128, 256):
                 if d % group:
                     continue
-                for hq, hkv in ((4, 4), (6, 2)):
+                for hq, hkv in ((4, 4), (6, 2)) if bits in (2, 4, 8) else ((4, 2),):
                     shapes = [(1, 1), (1, 37), (1, 513), (9, 9), (5, 600), (40, 40)]
                     shapes += [(1, int(rng.integers(2, 1301))), (int(rng.integers(2, 20)), int(rng.integers(20, 1301)))]
                     if not quick:
@@ -250,14 +257,82 @@ def check(quick, seed):
     return bad != 0
 
 
+# ---- vectors ----------------------------------------------------------------------------------------------
+
+# bits, group, head_dim, query heads, kv heads, queries, keys, window (0: none), spread, type
+VECTORS = [(2, 32, 64, 2, 1, 1, 37, 0, 2, "bf16"), (4, 32, 64, 4, 2, 1, 513, 0, 2, "bf16"),
+           (4, 64, 128, 2, 1, 5, 600, 0, 1, "bf16"), (8, 128, 256, 2, 2, 1, 520, 0, 1, "bf16"),
+           (8, 64, 64, 3, 1, 40, 40, 0, 4, "bf16"), (4, 32, 32, 2, 2, 9, 1030, 0, 4, "bf16"),
+           (8, 32, 64, 2, 1, 12, 30, 8, 2, "bf16"), (4, 128, 128, 1, 1, 1, 1, 0, 2, "bf16"),
+           (4, 64, 64, 2, 1, 3, 700, 100, 8, "bf16"), (4, 32, 64, 2, 1, 2, 530, 0, 2, "f16"),
+           (3, 32, 64, 2, 1, 2, 50, 0, 2, "bf16"), (5, 64, 64, 2, 1, 2, 50, 0, 2, "bf16"),
+           (6, 64, 128, 2, 1, 2, 50, 0, 2, "bf16"),
+           (8, 32, 32, 1, 1, 300, 400, 0, 4, "bf16")]  # enough rows to tell another order of the sum of exponentials
+
+
+def draw(seed, shape, spread, kind):
+    """Numbers in [-spread, spread) by a hash of their place; kv_affine_test.c has the same lines in C."""
+    x = np.arange(int(np.prod(shape)), dtype=np.uint32)
+    with np.errstate(over="ignore"):
+        x = (x + np.uint32(seed)) * np.uint32(2654435769)
+        x = (x ^ x >> np.uint32(16)) * np.uint32(0x7FEB352D)
+        x = (x ^ x >> np.uint32(15)) * np.uint32(0x846CA68B)
+        x = x ^ x >> np.uint32(16)
+    n = (x >> np.uint32(16)).astype(np.int64) - 32768
+    return TYPES[kind][0]((n * spread).astype(F) / F(32768)).reshape(shape)
+
+
+def fnv(data):
+    h = 0xCBF29CE484222325
+    for b in data:
+        h = (h ^ b) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+    return f"{h:016x}"
+
+
+def half(x, kind):
+    """The 16 bits of values of the type."""
+    if kind == "f16":
+        return x.astype(np.float16).tobytes()
+    return (np.ascontiguousarray(x, F).view(np.uint32) >> 16).astype(np.uint16).tobytes()
+
+
+def vectors(out):
+    lines = ["# made by tools/golden/l2/ref.py vectors; hashes are FNV-1a of 64 bits",
+             "# bits group head_dim heads kv_heads queries keys window spread type:"
+             " codes, scales, biases of keys; of values; attention at once; in tiles",
+             "# exp: f32 bits of the exponential of every bf16 that is a number, ascending by its bits"]
+    x = all_bf16()
+    lines.append("exp " + fnv(exp(x[~np.isnan(x)]).tobytes()))
+    for i, (bits, group, d, hq, hkv, length, n, window, spread, kind) in enumerate(VECTORS):
+        q, k, v = (draw(1000003 * (3 * i + a), s, spread, kind)
+                   for a, s in enumerate(((hq, length, d), (hkv, n, d), (hkv, n, d))))
+        k[0, 0, :32], v[0, n - 1, :32] = 0, 0.25
+        three = [quantize(a, bits, group, kind) for a in (k, v)]
+        at = np.arange(n - length, n)[:, None]
+        mask = at >= np.arange(n)[None]
+        if window:
+            mask &= at < np.arange(n)[None] + window
+        scale = d ** -0.5
+        got = [untiled(q, *three, scale, group, False, mask, kind), tiled(q, *three, scale, group, True, kind)]
+        words = [fnv(x) for a in three for x in (pack(a[0], bits).tobytes(), half(a[1], kind), half(a[2], kind))]
+        if window:
+            got[1] = None  # tiles take no window
+        words += [fnv(half(x, kind)) if x is not None else "-" for x in got]
+        assert n == 1 or words[6] != words[7], "the two forms do not differ"
+        lines.append(f"{bits} {group} {d} {hq} {hkv} {length} {n} {window} {spread} {kind} " + " ".join(words))
+    open(out, "w").write("\n".join(lines) + "\n")
+    return 0
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     sub = p.add_subparsers(dest="do", required=True)
     c = sub.add_parser("check")
     c.add_argument("--quick", action="store_true")
     c.add_argument("--seed", type=int, default=1)
+    sub.add_parser("vectors").add_argument("out")
     o = p.parse_args()
-    return check(o.quick, o.seed)
+    return vectors(o.out) if o.do == "vectors" else check(o.quick, o.seed)
 
 
 if __name__ == "__main__":
