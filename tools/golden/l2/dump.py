@@ -6,6 +6,8 @@
 A case is one run of mlx_lm's generate_step. Its file, after comments and `key value` lines:
 
     call I at OFFSET rows N [id T] logits H layers H H ...    one forward; T is the token after its last row
+                                                           (none in the prompt; none in the last call of all, which
+                                                           the program makes ahead and which the caches contain)
     cache LAYER bits B group G offset O index X rows R keys H H H values H H H
 
 H is FNV-1a of 64 bits over little-endian bytes: of the last row of logits (bf16); of each layer's attention
@@ -35,7 +37,8 @@ MIX3B = [(2, 4), (0, 8)]                              # layer 1 stays bf16, orde
 MIX7 = [(0, 4), (1, 8), (2, 4), (4, 8), (5, 8)]       # full layers are 2 and 5; 3 and 6 stay bf16
 
 # name: model, tier, options. kv: a kv_config; bits: one width for all; start; chunk; prompt; tiled: optiq's attention;
-# forced: tokens are drawn as those of the prompt are, since the greedy runs of gemma3 repeat one
+# window: in place of the checkpoint's; forced: tokens are drawn as those of the prompt are, since the greedy runs
+# of gemma3 repeat one
 CASES = {
     # mlx-lm alone: --kv-bits, --kv-group-size 32, --quantized-kv-start
     "llama-bf16": (L, "l1", {}),
@@ -67,6 +70,10 @@ CASES = {
     "gemma3-mix-long": (G, "l2", dict(kv=MIX7, chunk=128, prompt=530, steps=6)),
     "gemma3-bf16-forced": (G, "l1", dict(forced=True)),
     "gemma3-mix-forced": (G, "l2", dict(kv=MIX7, forced=True)),
+    # a ring of more than a tile, turned: the tiles are of slots
+    "gemma3-mix-w600": (G, "l2", dict(kv=MIX7, chunk=128, prompt=650, steps=6, window=600, forced=True)),
+    "gemma3-mix-w600-untiled": (G, "l2", dict(kv=MIX7, chunk=128, prompt=650, steps=6, window=600, forced=True,
+                                              tiled=False)),
     "gemma3-mix-untiled-forced": (G, "l2", dict(kv=MIX7, tiled=False, forced=True)),
     "gemma3_08-mix": (G8, "l2", dict(kv=MIX7)),
     # mlx-optiq: --kv-bits, which keeps rings too
@@ -81,6 +88,7 @@ DIFFER = [("llama-bf16", "llama-u8-s0"), ("llama-u4-s0", "llama-u8-s0"), ("llama
           ("llama-mix", "llama-mix-untiled"), ("llama-mix", "llama-mix-c16"), ("gemma3-mix", "gemma3-mix-c16"),
           ("gemma3-mix", "gemma3-mix-untiled"), ("gemma3-mix-c16", "gemma3-mix-c3"), ("gemma3-bf16", "gemma3-mix"),
           ("gemma3-bf16-forced", "gemma3-mix-forced"), ("gemma3-mix-forced", "gemma3-mix-untiled-forced"),
+          ("gemma3-mix-w600", "gemma3-mix-w600-untiled"),
           ("llama-u4-s0", "llama-u4-s0-tiled"), ("gemma3-u4-s0", "gemma3-u4-s20-c16")]
 SAME = [("llama-u4-s0", "llama-u4-s20"), ("llama-u4-s20-c16", "llama-u4-s32-c16"),
         ("llama-u2-s0", "llama-u2-s0-optiq")]
@@ -100,12 +108,12 @@ def raw(a):
     return np.array(a).tobytes()
 
 
-def load(name):
+def load(name, window=None):
     import mlx.core as mx
     from mlx_lm.utils import load_model
     folder = TINY / name
     if (folder / "model.safetensors").exists():
-        return load_model(folder)[0]
+        return load_model(folder, model_config=dict(sliding_window=window) if window else {})[0]
     sys.path.insert(0, str(HERE.parent))
     from tiny_families import weights
     w = {}
@@ -161,7 +169,7 @@ def run(job):
     from mlx_lm.models.cache import make_prompt_cache
     with tempfile.TemporaryDirectory() as tmp:
         flags = install(o, Path(tmp)) if tier == "l2" else uniform(o)
-    model = load(model_name)
+    model = load(model_name, o.get("window"))
     layers, calls = [], []
 
     class Tap(type(model.layers[0].self_attn.o_proj)):
@@ -231,7 +239,8 @@ def main(out, names):
         cases={k: dict(model=m, tier=t, tiled=t == "l2" and o.get("tiled", True), chunk=o.get("chunk", 2048),
                        prompt=o.get("prompt", PROMPT), steps=o.get("steps", STEPS),
                        kv_config=[dict(layer_idx=i, bits=b, group_size=32) for i, b in o["kv"]] if "kv" in o else None,
-                       kv_bits=o.get("bits"), quantized_kv_start=o.get("start", 0), forced=o.get("forced", False))
+                       kv_bits=o.get("bits"), quantized_kv_start=o.get("start", 0), forced=o.get("forced", False),
+                       sliding_window=o.get("window"))
                for k, (m, t, o) in CASES.items()},
         differ=DIFFER, same=SAME)
     text = json.dumps(manifest, indent=1)
