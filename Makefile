@@ -92,7 +92,7 @@ RUN_TESTS      = $(foreach t,$(abspath $(TEST_PROGRAMS) $(CHECK_KERN)),'$(EMU) $
                  $(if $(SAN)$(EMU),,'$(abspath $(TORTURE)) $(B)/tiny --sample')
 
 .PHONY: all tests check check-full check-clang check-asan check-ubsan check-tsan check-arm64 check-wide \
-        check-templates check-tokenizers check-kill check-torture run-tests fuzz fuzz-run \
+        check-templates check-tokenizers check-kill check-torture check-tiers run-tests fuzz fuzz-run \
         bench bench-kern layers tidy install clean help FORCE
 all: $(B)/ingle
 tests: $(TEST_PROGRAMS) $(CHECK_KERN) $(B)/check_speed $(FUZZERS) $(if $(SAN)$(EMU),,$(TORTURE))
@@ -159,6 +159,7 @@ ABOVE_FILE := $(foreach f,$(FOLDERS),$(if $(filter file,$(LINK_$(f))),$(wildcard
 $(call objects,$(ABOVE_FILE)): | $(YYJSON)/yyjson.h
 endif
 $(call objects,src/kern/registry.c src/kern/check_kern.c): | $(B)/gen/kern_list.h
+$(call objects,$(wildcard src/app/*.c)): | $(B)/gen/node_list.h
 $(call objects,$(wildcard src/model/*.c)): | $(B)/gen/family_list.h
 $(call objects,$(wildcard src/serve/*.c)): | $(B)/gen/page.h
 -include $(patsubst %.o,%.d,$(filter %.o,$(foreach f,$(FOLDERS),$(OBJ_$(f)))) $(WIDE_OBJ:%=$(B)/wide/%.d) \
@@ -176,6 +177,10 @@ $(B)/gen/kern_list.h: FORCE
 	  $(patsubst %.$(i),'KERN_FILE(%, $(i))',$(filter %.$(i),$(TUNED)))))
 $(B)/gen/family_list.h: FORCE
 	$(call listed,$(patsubst src/model/family_%.c,'FAMILY_FILE(%)',$(wildcard src/model/family_*.c)))
+# Files with records of nodes (tier/tier.h); a file's own name is what it exports.
+$(B)/gen/node_list.h: FORCE
+	$(call listed,$(patsubst %,'NODE_FILE(%)',$(sort $(basename $(notdir $(shell \
+	  grep -l '^NODE_EXPORT' $(wildcard src/*/*.c)))))))
 $(B)/gen/page.h: web/index.html tools/embed.py
 	$(Q)mkdir -p $(@D); echo "  GEN  $@"; python3 tools/embed.py page web/index.html $@
 FORCE:
@@ -199,12 +204,17 @@ $(GUIDE): guide/Cargo.toml guide/Cargo.lock $(wildcard guide/src/*.rs)
 
 # ---- checks -----------------------------------------------------------------------------------------------
 
-# tally.sh goes on after a failure and adds up what the parts say.
+# tally.sh goes on after a failure and adds up what the parts say. Tests that compared bits leave word of it for
+# tools/proof.py, which ./check asks at its end.
+check run-tests: export INGLE_TEST_PROVEN := $(abspath $(B))/proven
 check: tests all
+	$(Q)rm -rf $(B)/proven && mkdir -p $(B)/proven
 	$(Q)CC="$(CC)" sh tools/tally.sh check \
 	  'python3 tools/layers.py --self-test' 'python3 tools/layers.py' \
-	  'python3 tools/tidy.py --self-test' 'python3 tools/tidy.py --objects $(B)' $(RUN_TESTS)
+	  'python3 tools/tidy.py --self-test' 'python3 tools/tidy.py --objects $(B)' \
+	  'python3 tools/proof.py --self-test' $(RUN_TESTS)
 run-tests: tests
+	$(Q)rm -rf $(B)/proven && mkdir -p $(B)/proven
 	$(Q)sh tools/tally.sh "$(notdir $(B))" $(RUN_TESTS)
 check-full: check check-torture check-clang check-asan check-ubsan check-tsan check-arm64 check-wide \
             check-templates check-tokenizers check-kill
@@ -234,6 +244,12 @@ check-templates: all
 check-tokenizers: all
 	$(Q)$(call fetch_tokenizers,gemma3 qwen3 llama3 llama2 gemma2 deepseek_v3 gptoss tekken mistral)
 	$(call python_text,model vocabularies,tests/text/test_json.py)
+# Claims of tiers l1 and l2, each with the test that compares bits, and nothing else of ./check.
+check-tiers: all $(CHECK_KERN) $(B)/test_engine
+	+$(Q)$(MAKE) --no-print-directory -f tools/golden/dump.mk dump B=$(B) D=$(D)
+	$(Q)rm -rf $(B)/proven && mkdir -p $(B)/proven && export INGLE_TEST_PROVEN=$(abspath $(B))/proven \
+	  INGLE_PROGRAM=$(abspath $(B))/ingle && sh tools/tally.sh "$@" '$(abspath $(CHECK_KERN))' \
+	  '$(abspath $(B))/test_engine' '$(PYTHON) -m pytest -q tests/parity tests/tiers' 'python3 tools/proof.py $(B)'
 # Downloads are killed at a hundred random moments, twice.
 check-kill: all
 	$(Q)INGLE_TEST_KILLS=100 INGLE_PROGRAM=$(abspath $(B))/ingle $(B)/venv/bin/python -m pytest -q \
@@ -274,6 +290,8 @@ bench: $(B)/ingle
 bench-kern: $(B)/check_speed
 	$< $(if $(CSV),--csv) $(KERN)
 
+include tools/golden/l1/l1.mk
+
 # ---- the rest ---------------------------------------------------------------------------------------------
 
 install: $(B)/ingle
@@ -292,7 +310,7 @@ clean:
 	rm -rf $(B) $(B)-clang $(B)-asan $(B)-ubsan $(B)-tsan $(B)-fuzz $(B)-arm64 compile_commands.json
 
 help:
-	@sed -n 's/^##/ /p' $(firstword $(MAKEFILE_LIST))
+	@sed -n 's/^##/ /p' $(firstword $(MAKEFILE_LIST)) tools/golden/l1/l1.mk
 ## all          the program, $(B)/ingle
 ## tests        the unit test programs and check_kern, not run
 ## check        layers, tidy, unit tests, kernels: minutes
@@ -302,6 +320,7 @@ help:
 ## check-kill   downloads killed at a hundred random moments, and what the next start makes of it
 ## check-torture   every allocation and every call on a file fails once; `check` does a sample
 ## check-asan   unit tests and kernels under AddressSanitizer; -ubsan, -tsan likewise
+## check-tiers  every claim of tier l1 or l2 and the test that compares its bits, in this run
 ## check-arm64  unit tests and kernels for 64-bit ARM under qemu
 ## check-wide   kernels for AVX-512 and VNNI, their instructions made out of AVX2's
 ## fuzz         every tests/fuzz/fuzz_*.c for MINUTES (1) each, with clang; FUZZ="gguf json": these

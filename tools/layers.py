@@ -19,15 +19,16 @@ LAYERS = {  # folder: what it may include, besides itself; each line names only 
     "file": ["base"],
     "hub": ["base", "file"],
     "kern": ["base"],
-    "kv": ["base", "file", "kern"],
-    "op": ["base", "kern", "kv"],
+    "tier": ["base", "kern"],
+    "kv": ["base", "file", "kern", "tier"],
+    "op": ["base", "kern", "tier", "kv"],
     "text": ["base", "file"],
-    "model": ["base", "file", "kern", "kv", "op"],
-    "engine": ["base", "kern", "kv", "op", "model"],
-    "train": ["base", "file", "kern", "op", "text", "model"],
+    "model": ["base", "file", "kern", "tier", "kv", "op"],
+    "engine": ["base", "kern", "tier", "kv", "op", "model"],
+    "train": ["base", "file", "kern", "tier", "op", "text", "model"],
     "serve": ["base", "file", "text", "engine"],
     "desk": ["base", "file"],
-    "app": ["base", "file", "hub", "kern", "kv", "op", "text", "model", "engine", "train", "serve"],
+    "app": ["base", "file", "hub", "kern", "tier", "kv", "op", "text", "model", "engine", "train", "serve"],
 }
 BUILT = {"gen", "simd"}  # made by the build, and kern's own vocabulary: not folders
 TEST_HEADER = "base/test.h"  # the one other header that tests may include

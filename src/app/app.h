@@ -54,8 +54,9 @@ int ig_signals_wait(int timeout_ms); /* until one came or the time is over; give
 
 typedef enum ig_option_kind {
     IG_OPT_BOOL, /* bool: --x and --no-x; takes no value */
+    IG_OPT_ONE,  /* ig_option_one: takes no value; sets it to `min`; of options that share one, one may be there */
     IG_OPT_INT,  /* int, within [min, max] */
-    IG_OPT_REAL, /* float, within [min, max] */
+    IG_OPT_REAL, /* double, within [min, max] */
     IG_OPT_U64,  /* uint64_t: seeds */
     IG_OPT_SIZE, /* uint64_t bytes: 1024, 4K, 2G (decimal), 512Mi (binary); within [min, max] */
     IG_OPT_TEXT, /* const char *: the last one wins */
@@ -64,6 +65,11 @@ typedef enum ig_option_kind {
 } ig_option_kind;
 
 enum { IG_OPTION_LIST_MAX = 16 };
+
+typedef struct ig_option_one {
+    int v;          /* the default, then the `min` of the option that was there */
+    const char *by; /* the name of that option; NULL: none was */
+} ig_option_one;
 
 typedef struct ig_option_list {
     const char *v[IG_OPTION_LIST_MAX + 1]; /* NULL-ended */
@@ -88,6 +94,7 @@ typedef struct ig_option {
     const char *value; /* what --help calls the value: "N"; NULL for a bool */
     const char *help;
     bool *given;       /* set when the option was there, or NULL */
+    bool numbers;      /* it changes the bits of results: --help has these in a group, with what they reach */
 } ig_option;
 
 enum { IG_WORDS_MAX = 64 };
@@ -132,6 +139,7 @@ int ig_cmd_generate(int argc, char **argv);
 int ig_cmd_tokens(int argc, char **argv);
 int ig_cmd_embed(int argc, char **argv);
 int ig_cmd_show(int argc, char **argv);
+int ig_cmd_tiers(int argc, char **argv);
 int ig_cmd_bench(int argc, char **argv);
 int ig_cmd_version(int argc, char **argv);
 int ig_cmd_get(int argc, char **argv);

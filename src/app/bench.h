@@ -179,6 +179,7 @@ typedef struct ig_bench_report {
     char model[128];
     uint64_t n_params, weights_bytes, decode_bytes;
     int kv_bits, act_bits;
+    const char *tier; /* of the numbers at temperature 0: "l3" */
     char family[32];
     ig_bench_text isa;
     ig_bench_kernels kernels;

@@ -148,6 +148,7 @@ int ig_bench_print_json(const ig_bench_report *r) {
     yyjson_mut_obj_add_uint(d, root, "parameters", r->n_params);
     yyjson_mut_obj_add_uint(d, root, "weights_bytes", r->weights_bytes);
     yyjson_mut_obj_add_uint(d, root, "weights_bytes_a_token", r->decode_bytes);
+    yyjson_mut_obj_add_str(d, root, "tier", r->tier);
     yyjson_mut_obj_add_int(d, root, "kv_bits", r->kv_bits);
     yyjson_mut_obj_add_int(d, root, "act_bits", r->act_bits);
     ig_json_add_bytes(d, root, "cpu", ig_cpu_model());

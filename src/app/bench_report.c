@@ -46,6 +46,7 @@ static void begin_text(const ig_bench_report *r) {
         printf("model      %s (%s)\nweights    %.1f million parameters in %s, of which a token reads %s\n",
                r->model, r->family, (double)r->n_params * 1e-6, ig_size_text_of(r->weights_bytes).s,
                ig_size_text_of(r->decode_bytes).s);
+    if (r->n_sets == 1) printf("numbers    of tier %s\n", r->tier);
     if (r->n_sets == 1 && r->kv_bits != 16) printf("cache      keys and values of %d bits\n", r->kv_bits);
     if (r->n_sets == 1 && r->act_bits != 8) printf("products   with activations of %d bits\n", r->act_bits);
     if (r->n_sets == 1) printf("machine    %s\n", ig_cpu_model());
@@ -158,7 +159,7 @@ static void begin_csv(const ig_bench_report *r) {
     puts(
         "utc,machine,cores,version,model,threads,isa,work,tokens,context,sequences,runs,tok_s,tok_s_min,"
          "tok_s_max,spread,bytes_a_token,gb_s,gmac_s,bandwidth_gb_s,roofline,ready_ms,resident_bytes,"
-        "others_cpu,kv_bits,act_bits");
+        "others_cpu,kv_bits,act_bits,tier");
 }
 
 static void row_csv(const ig_bench_report *r, const ig_bench_row *row) {
@@ -182,7 +183,7 @@ static void row_csv(const ig_bench_report *r, const ig_bench_row *row) {
     if (row->roofline > 0) printf("%.4f", row->roofline);
     printf(",%.1f,%" PRIu64 ",", s->ready_ms, s->ready_bytes);
     if (row->others >= 0) printf("%.3f", row->others);
-    printf(",%d,%d\n", r->kv_bits, r->act_bits);
+    printf(",%d,%d,%s\n", r->kv_bits, r->act_bits, r->tier);
     fflush(stdout);
 }
 

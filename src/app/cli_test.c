@@ -148,6 +148,15 @@ TEST(a_wrong_command_line_costs_no_model_and_exits_2) {
     fails(ig_cmd_embed, WORDS("embed", "-m", "x", "--dimensions", "-1", "y"), IG_EXIT_USAGE, "dimensions");
     fails(ig_cmd_generate, WORDS("generate"), IG_EXIT_USAGE, "no prompt");
     fails(ig_cmd_generate, WORDS("generate", "--raw", "--system", "x", "-p", "y"), IG_EXIT_USAGE, "--raw");
+    fails(ig_cmd_generate, WORDS("generate", "-p", "x", "--xtc-threshold", "0.6"), IG_EXIT_USAGE, "limit 0..0.5");
+    fails(ig_cmd_generate, WORDS("generate", "-p", "x", "--presence-penalty", "-2.5"), IG_EXIT_USAGE, "limit -2..2");
+    fails(ig_cmd_generate, WORDS("generate", "-p", "x", "--logit-bias", "13"), IG_EXIT_USAGE, "as in 13=-5");
+    fails(ig_cmd_generate, WORDS("generate", "-p", "x", "--logit-bias", "-1=2"), IG_EXIT_USAGE, "as in 13=-5");
+    fails(ig_cmd_generate, WORDS("generate", "-p", "x", "--logit-bias", "1=2x"), IG_EXIT_USAGE, "as in 13=-5");
+    fails(ig_cmd_generate, WORDS("generate", "-p", "x", "--logit-bias", "1= 2"), IG_EXIT_USAGE, "as in 13=-5");
+    fails(ig_cmd_chat, WORDS("chat", "--logit-bias", "1=nan"), IG_EXIT_USAGE, "limit -100..100");
+    fails(ig_cmd_serve, WORDS("serve", "--logit-bias", "4294967295=1"), IG_EXIT_USAGE, "as in 13=-5");
+    fails(ig_cmd_serve, WORDS("serve", "--logit-bias", "1=100.5"), IG_EXIT_USAGE, "limit -100..100");
     fails(ig_cmd_serve, WORDS("serve", "--prot", "1"), IG_EXIT_USAGE, "did you mean --port");
     fails(ig_cmd_serve, WORDS("serve", "--host", "0.0.0.0"), IG_EXIT_USAGE, "--api-key");
     fails(ig_cmd_serve, WORDS("serve", "--log-level", "loud"), IG_EXIT_USAGE, "debug info warn error");
@@ -248,6 +257,27 @@ TEST(the_same_seed_gives_the_same_text_as_text_and_as_json) {
     drop(&plain), drop(&json), drop(&other);
 }
 
+TEST(bias_and_penalties_change_what_a_model_says) {
+    NEED_MODEL();
+    child plain, other;
+    CHECK(run(&plain, ig_cmd_generate,
+              WORDS("generate", m, "--raw", "-p", "1 2 3 4 5", "-n", "12", "--temp", "0"), NULL) == 0);
+    static const char *const options[][2] = {{"--repetition-penalty", "3"}, {"--frequency-penalty", "2"},
+                                             {"--presence-penalty", "2"}, {"--logit-bias", "28=100"}};
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        CHECK(run(&other, ig_cmd_generate,
+                  WORDS("generate", m, "--raw", "-p", "1 2 3 4 5", "-n", "12", "--temp", "0", options[i][0],
+                        options[i][1]),
+                  NULL) == 0);
+        CHECK_MSG(strcmp(text_of(&plain.text), text_of(&other.text)) != 0, "%s changes nothing: %s",
+                  options[i][0], text_of(&other.text));
+        drop(&other);
+    }
+    fails(ig_cmd_generate, WORDS("generate", m, "-p", "x", "--logit-bias", "49152=1"), IG_EXIT_USAGE,
+          "the vocabulary has 49152");
+    drop(&plain);
+}
+
 TEST(a_stop_string_ends_the_text_before_itself) {
     NEED_MODEL();
     child all, cut;
@@ -321,7 +351,7 @@ TEST(the_server_says_ready_on_one_line_and_ends_well) {
     follow(&c, "\n");
     CHECK_MSG(strncmp(text_of(&c.text), "INGLE_READY {\"port\":", 20) == 0, "%s", text_of(&c.text));
     CHECK(strstr(text_of(&c.text), "\"url\":\"http://127.0.0.1:") &&
-          strstr(text_of(&c.text), "\"model\":\"a b\\nc\",\"ctx\":512,\"slots\":2}\n"));
+          strstr(text_of(&c.text), "\"model\":\"a b\\nc\",\"tier\":\"l3\",\"ctx\":512,\"slots\":2}\n"));
     kill(c.pid, SIGTERM);
     int code = finish(&c);
     CHECK_MSG(code == IG_EXIT_OK, "exit code %d: %s", code, text_of(&c.errors));

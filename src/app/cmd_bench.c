@@ -40,6 +40,7 @@ static void describe(ig_bench_report *r, ig_bench_set *s, const ig_loaded *l) {
     r->n_params = ig_model_n_params(l->model);
     r->weights_bytes = ig_model_weights_bytes(l->model);
     r->decode_bytes = ig_model_decode_bytes(l->model);
+    r->tier = ig_tier_name(l->tier);
     r->kv_bits = ig_model_kv_shape(l->model).group[0].kind == IG_KV_8 ? 8 : 16;
     r->act_bits = ig_model_two_parts(l->model) ? 16 : 8;
     r->isa = ig_bench_isa(l->model);
@@ -145,7 +146,7 @@ int ig_cmd_bench(int argc, char **argv) {
          .given = &w.runs_given, .value = "N", .help = "runs of each row; the median counts"},
         {"threads", .letter = 't', .kind = IG_OPT_INTS, .to = &w.threads, .min = 0, .max = 1024,
          .value = "LIST", .help = "compute threads (0: all cores of this process)"},
-        IG_BITS_OPTIONS(load),
+        IG_NUMBERS_OPTIONS(load),
         {"quick", .letter = 'q', .kind = IG_OPT_BOOL, .to = &w.quick,
          .help = "fewer and shorter rows: seconds"},
         {"profile", .kind = IG_OPT_BOOL, .to = &w.profile, .help = "also the time of each op, for every row"},

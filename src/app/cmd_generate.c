@@ -17,6 +17,7 @@ typedef struct generate {
     int max_tokens;
     ig_option_list stops;
     ig_sampling sampling;
+    ig_biases biases;
     ig_buf answer; /* kept for --json only */
     char last;     /* the last byte that was printed */
     bool broken;   /* stdout does not take any more */
@@ -56,16 +57,20 @@ static double per_second(double n, uint64_t ns) {
     return ns ? n * 1e9 / (double)ns : 0;
 }
 
+static const char *tier_of(const generate *g, const ig_loaded *l) {
+    return ig_tier_name(g->sampling.temperature > 0 ? l->tier_sampled : l->tier);
+}
+
 static void print_stats(const generate *g, const ig_loaded *l, const ig_stream_result *r) {
     const ig_gen_stats *s = &r->stats;
     fprintf(stderr,
             "prompt    %d tokens, %d of them cached, %.1f tok/s\n"
             "answer    %d tokens, %.1f tok/s, first after %.0f ms (%s)\n"
-            "load      %.0f ms\nmemory    %s\nseed      %" PRIu64 "\n",
+            "load      %.0f ms\nmemory    %s\nnumbers   tier %s\nseed      %" PRIu64 "\n",
             s->n_prompt, s->n_cached, per_second(s->n_prompt - s->n_cached, s->prefill_ns), s->n_tokens,
             per_second(s->n_tokens - 1, s->decode_ns), (double)s->first_token_ns / 1e6,
             finish_name(r->finish), (double)l->load_ns / 1e6, ig_size_text_of(ig_memory_resident_bytes()).s,
-            g->sampling.seed);
+            tier_of(g, l), g->sampling.seed);
 }
 
 static int print_json(const generate *g, const ig_loaded *l, const ig_stream_result *r) {
@@ -82,6 +87,7 @@ static int print_json(const generate *g, const ig_loaded *l, const ig_stream_res
     yyjson_mut_obj_add_int(doc, usage, "prompt_tokens", s->n_prompt);
     yyjson_mut_obj_add_int(doc, usage, "cached_tokens", s->n_cached);
     yyjson_mut_obj_add_int(doc, usage, "completion_tokens", s->n_tokens);
+    yyjson_mut_obj_add_str(doc, usage, "tier", tier_of(g, l));
     yyjson_mut_val *t = yyjson_mut_obj_add_obj(doc, root, "timings");
     yyjson_mut_obj_add_real(doc, t, "load_ms", (double)l->load_ns / 1e6);
     yyjson_mut_obj_add_real(doc, t, "first_token_ms", (double)s->first_token_ns / 1e6);
@@ -161,7 +167,7 @@ int ig_cmd_generate(int argc, char **argv) {
         {"raw", .kind = IG_OPT_BOOL, .to = &g.raw, .help = "no chat template: go on where the prompt ends"},
         {"max-tokens", .letter = 'n', .kind = IG_OPT_INT, .to = &g.max_tokens, .max = 1 << 24,
          .value = "N", .help = "longest answer (0: what the context leaves)"},
-        IG_SAMPLING_OPTIONS(g.sampling, g.seeded),
+        IG_SAMPLING_OPTIONS(g.sampling, g.biases, g.seeded),
         {"stop", .kind = IG_OPT_LIST, .to = &g.stops, .value = "TEXT",
          .help = "end before this text; repeatable"},
         {"json", .kind = IG_OPT_BOOL, .to = &g.json, .help = "one JSON object at the end instead of text"},
@@ -189,6 +195,7 @@ int ig_cmd_generate(int argc, char **argv) {
     if (!g.prompt) return ig_app_say(IG_EXIT_USAGE, "no prompt; give -p TEXT, or -p - to read it from stdin");
     if (g.raw && g.system)
         return ig_app_say(IG_EXIT_USAGE, "--system needs the chat template, which --raw leaves out");
+    if ((code = ig_biases_read(&g.biases, &g.sampling))) return code;
     if (!g.seeded) g.sampling.seed = ig_rng_fresh_seed();
     load.engine.n_slots = 1;
     ig_signals_note();
@@ -202,7 +209,9 @@ int ig_cmd_generate(int argc, char **argv) {
     }
     code = ig_load(&l, &load);
     if (!code) {
-        code = run(&g, &l, text);
+        code = ig_biases_check(&g.sampling, &l);
+        if (l.tier < IG_TIER_L3) g.sampling.n_drawn = ig_model_mlx_draws(l.model); /* as the command of mlx-lm */
+        if (!code) code = run(&g, &l, text);
         ig_unload(&l);
     }
     ig_buf_free(&g.answer);

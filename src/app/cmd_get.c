@@ -326,7 +326,7 @@ int ig_get(const char *name) {
 int ig_cmd_get(int argc, char **argv) {
     get g = {.revision = "main", .n_jobs = 4};
     const char *cache = NULL;
-    float wait_s = 1;
+    double wait_s = 1;
     ig_err err;
     if (ig_hub_config_init(&g.c, &err)) return ig_app_fail(&err);
     const ig_option options[] = {
@@ -371,7 +371,7 @@ int ig_cmd_get(int argc, char **argv) {
     if (cache && (!*cache || (size_t)snprintf(g.c.cache, sizeof g.c.cache, "%s", cache) >= sizeof g.c.cache))
         return ig_app_say(IG_EXIT_USAGE, "--cache-dir is empty or longer than %zu bytes",
                           sizeof g.c.cache - 1);
-    g.c.retry_wait_s = (double)wait_s;
+    g.c.retry_wait_s = wait_s;
     g.own_cache = cache;
     code = find_name(&g, words.v[0]);
     if (!code) code = run(&g);

@@ -26,6 +26,7 @@ typedef struct serve_options {
     ig_serve_config http;
     const char *host, *alias, *log_level, *key_file;
     ig_option_list hosts, origins, keys;
+    ig_biases biases;
     char *file_keys; /* the text of --api-key-file, cut into lines */
     uint64_t body_max;
     int watchdog_s;
@@ -161,7 +162,8 @@ static void print_banner(const serve_options *o, const ig_loaded *l, const char 
     fprintf(stderr, "%single %s%s\n", color ? "\33[1m" : "", IG_VERSION, color ? "\33[0m" : "");
     fprintf(stderr, "  model     %s (%s, %.0f million parameters)\n", l->name, ig_model_family(l->model),
             (double)ig_model_n_params(l->model) / 1e6);
-    fprintf(stderr, "  machine   %s, %d threads, numbers of tier l3\n", ig_cpu_model(), l->n_threads);
+    fprintf(stderr, "  machine   %s, %d threads\n", ig_cpu_model(), l->n_threads);
+    fprintf(stderr, "  numbers   tier %s: %s\n", ig_tier_name(l->tier), ig_tier_promise(l->tier));
     fprintf(stderr, "  memory    %s of %s: weights %s, key/value cache %s, step %s\n",
             ig_size_text_of(p->total_bytes).s, ig_size_text_of(p->usable_bytes).s,
             ig_size_text_of(p->weights_bytes).s, ig_size_text_of(p->kv_bytes).s,
@@ -184,6 +186,7 @@ static int print_ready(const ig_loaded *l, const char *url, int port, const char
     ig_json_add_bytes(doc, root, "url", url);
     yyjson_mut_obj_add_int(doc, root, "pid", getpid());
     ig_json_add_bytes(doc, root, "model", name);
+    yyjson_mut_obj_add_str(doc, root, "tier", ig_tier_name(l->tier));
     yyjson_mut_obj_add_int(doc, root, "ctx", l->plan.n_ctx);
     yyjson_mut_obj_add_int(doc, root, "slots", l->plan.n_slots);
     char *json = lost ? NULL : yyjson_mut_write(doc, 0, NULL);
@@ -239,6 +242,8 @@ static int run(serve_options *o, ig_loaded *l) {
     o->http.host = o->host;
     o->http.model_id = name;
     o->http.version = IG_VERSION;
+    o->http.tier = ig_tier_name(l->tier);
+    o->http.tier_sampled = ig_tier_name(l->tier_sampled);
     o->http.model_created_s = l->modified_s;
     if (ig_serve_start(&s, &o->http, l->engine, l->tokenizer, l->chat, &err))
         return err.code == IG_EBUSY ? say_taken(o, "") : ig_app_fail(&err);
@@ -272,6 +277,7 @@ static int start(serve_options *o, int argc, char **argv) {
     if ((code = check_keys(o)) || (code = hide_keys(o, argc, argv)) || (code = read_key_file(o)) ||
         (code = check_exposure(o)))
         return code;
+    if ((code = ig_biases_read(&o->biases, &o->http.sampling))) return code;
     o->http.body_max_bytes = (size_t)o->body_max;
     o->http.seed_fixed = o->seeded;
     o->http.allowed_hosts = o->hosts.n ? o->hosts.v : NULL;
@@ -282,7 +288,7 @@ static int start(serve_options *o, int argc, char **argv) {
     if ((code = ig_load(&l, &o->load))) return code;
     if (!l.chat && l.chat_err.code != IG_ENOTFOUND) {
         code = ig_app_fail(&l.chat_err); /* a template that is there must work: no silent other one */
-    } else {
+    } else if (!(code = ig_biases_check(&o->http.sampling, &l))) {
         ig_signals_note();
         code = run(o, &l);
     }
@@ -329,7 +335,7 @@ int ig_cmd_serve(int argc, char **argv) {
          .value = "S", .help = "longest wait of a request for its turn (0: no limit)"},
         {"watchdog", .kind = IG_OPT_INT, .to = &o.watchdog_s, .min = 0, .max = 86400, .value = "S",
          .help = "give up when one step takes longer (0: never)"},
-        IG_SAMPLING_OPTIONS(o.http.sampling, o.seeded),
+        IG_SAMPLING_OPTIONS(o.http.sampling, o.biases, o.seeded),
         {"max-tokens", .letter = 'n', .kind = IG_OPT_INT, .to = &o.http.default_max_tokens, .min = 0,
          .max = 1 << 24, .value = "N",
          .help = "longest answer of a request that does not say (0: what fits)"},

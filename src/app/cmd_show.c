@@ -1,6 +1,7 @@
 /* show: what a model file or folder holds, whether it runs here and with what. A file that we refuse is still
  * shown as far as it can be read, with the reason. */
 #include "app/load.h"
+#include "app/nodes.h"
 #include "file/file.h"
 
 #include <inttypes.h>
@@ -31,6 +32,7 @@ typedef struct facts {
     int n_types;
     by_kernel kernels[KERNELS_MAX];
     int n_kernels;
+    ig_tier_plan tiers; /* when it runs */
     ig_slice tokenizer, pre;
     size_t chat_bytes; /* of the template; 0: none */
     ig_err chat_why, tokenizer_why; /* a folder's cannot be read; code IG_OK: it can, or there is none */
@@ -144,7 +146,7 @@ static void try_it(facts *f, const ig_load_options *o) {
     const ig_checkpoint from = {f->gguf, f->snapshot};
     ig_status st = ig_model_inspect(&f->info, from, &f->why);
     if (!st) f->n_ctx = (uint64_t)f->info.config.n_ctx_train;
-    ig_model_options mo = {.memory_budget_bytes = o->engine.memory_budget_bytes, .kv_kind = ig_load_kv_kind(o),
+    ig_model_options mo = {.tier_max = ig_load_tier(o), .memory_budget_bytes = o->engine.memory_budget_bytes, .kv_kind = ig_load_kv_kind(o),
                            .two_parts = o->act_bits == 16};
     if (!mo.memory_budget_bytes) mo.memory_budget_bytes = f->usable_bytes;
     if (!st) st = ig_pool_make(&pool, o->n_threads > 0 ? o->n_threads : ig_cpu_count(), &f->why);
@@ -156,6 +158,7 @@ static void try_it(facts *f, const ig_load_options *o) {
         f->decode_bytes = ig_model_decode_bytes(m);
         count_kv(f, ig_model_kv_shape(m));
         ig_model_trace(m, count_kernel, f);
+        ig_tier_plan_make(&f->tiers, m, ig_load_tier(o));
         st = ig_engine_plan_make(&f->plan, m, &o->engine, &f->why);
     }
     if (!st)
@@ -264,6 +267,9 @@ static void print_text(const facts *f) {
     for (int i = 0; i < f->n_kernels; i++)
         printf("%-12s %-14s %s  x%d\n", i ? "" : "kernels", f->kernels[i].op,
                f->kernels[i].kern ? f->kernels[i].kern->name : "-", f->kernels[i].n);
+    if (f->tiers.greedy)
+        printf("%-12s %s: %s; `ingle tiers` says it node by node\n", "tier", ig_tier_name(f->tiers.greedy),
+               ig_tier_promise(f->tiers.greedy));
     if (!f->runs) {
         printf("%-12s no: %s\n", "runs", f->why.msg);
         return;
@@ -357,6 +363,7 @@ static int print_json(const facts *f) {
         yyjson_mut_obj_add_str(doc, k, "kernel", f->kernels[i].kern ? f->kernels[i].kern->name : "");
         yyjson_mut_obj_add_int(doc, k, "calls", f->kernels[i].n);
     }
+    if (f->tiers.greedy) yyjson_mut_obj_add_str(doc, root, "tier", ig_tier_name(f->tiers.greedy));
     if (f->weights_bytes) add_memory(doc, root, f);
     yyjson_mut_obj_add_bool(doc, root, "runs", f->runs);
     if (!f->runs) ig_json_add_bytes(doc, root, "why_not", f->why.msg);
@@ -386,6 +393,7 @@ int ig_cmd_show(int argc, char **argv) {
     facts *f;
 
     if (!ig_options_parse(&c, argc, argv, &words, &code)) return code;
+    if ((code = ig_load_check_numbers(&load))) return code;
     if ((code = ig_models_find(&path, words.n ? words.v[0] : load.model))) return code;
     f = calloc(1, sizeof *f);
     if (!f) {

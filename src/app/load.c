@@ -5,7 +5,10 @@
  * Memory:  refused before a weight is read when the weights alone do not fit, and before the engine
  *          starts when the plan does not. */
 #include "app/load.h"
+#include "app/nodes.h"
 
+#include <ctype.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -19,7 +22,8 @@ enum {
     SPARE_IDS_MAX = 1024,
     PROGRESS_AFTER_MS = 400,
     PROGRESS_EVERY_MS = 100,
-    NS_PER_MS = 1000000
+    NS_PER_MS = 1000000,
+    BIAS_MAX = 100 /* as in the HTTP interface */
 };
 
 /* ---- progress ------------------------------------------------------------------------------------------ */
@@ -140,6 +144,7 @@ static ig_status load_model(ig_loaded *l, const ig_load_options *o, ig_err *err)
     uint64_t budget = o->engine.memory_budget_bytes;
     if (!budget) budget = ig_memory_available_bytes() / 4 * 3;
     const ig_model_options mo = {.pool = l->pool,
+                                 .tier_max = ig_load_tier(o),
                                  .kv_kind = ig_load_kv_kind(o),
                                  .two_parts = o->act_bits == 16,
                                  .memory_budget_bytes = budget,
@@ -148,6 +153,13 @@ static ig_status load_model(ig_loaded *l, const ig_load_options *o, ig_err *err)
     st = ig_model_open(&l->model, (ig_checkpoint){l->gguf, l->snapshot}, &mo, err);
     end_progress(&p);
     return st;
+}
+
+/* The tier that a plan has is told with every answer. */
+static void note_tiers(ig_loaded *l, const ig_load_options *o) {
+    static ig_tier_plan plan;
+    ig_tier_plan_make(&plan, l->model, ig_load_tier(o));
+    l->tier = plan.greedy, l->tier_sampled = plan.sampled;
 }
 
 /* An id that one of the two does not know would be read or printed as something else. In folders the two
@@ -161,6 +173,38 @@ ig_status ig_load_check_vocabulary(const ig_tokenizer *t, const ig_model *m, con
     if (spare == 0 || (folder && spare > -SPARE_IDS_MAX && spare < SPARE_IDS_MAX)) return IG_OK;
     return ig_fail(err, IG_EFORMAT, "%.200s: the tokenizer has %" PRIu32 " tokens, the embedding %d rows",
                    path, n_tokens, n_rows);
+}
+
+/* ---- --logit-bias -------------------------------------------------------------------------------------- */
+
+int ig_biases_read(ig_biases *b, ig_sampling *s) {
+    for (int i = 0; i < b->text.n; i++) {
+        const char *text = b->text.v[i];
+        char *end, *last;
+        errno = 0;
+        const unsigned long long id = strtoull(text, &end, 10);
+        const bool digits = text[0] >= '0' && text[0] <= '9' && *end == '=' && end[1] && !isspace((uint8_t)end[1]);
+        const double bias = digits ? strtod(end + 1, &last) : 0;
+        if (!digits || *last || errno || id >= UINT32_MAX)
+            return ig_app_say(IG_EXIT_USAGE,
+                              "--logit-bias is \"%.80s\"; it wants a token's id and a number, as in 13=-5", text);
+        if (!(bias >= -BIAS_MAX && bias <= BIAS_MAX))
+            return ig_app_say(IG_EXIT_USAGE, "--logit-bias is %.80s, limit %d..%d", text, -BIAS_MAX,
+                              BIAS_MAX);
+        b->v[i] = (ig_token_bias){(uint32_t)id, (float)bias};
+    }
+    s->logit_bias = b->v;
+    s->n_logit_bias = b->text.n;
+    return IG_EXIT_OK;
+}
+
+int ig_biases_check(const ig_sampling *s, const ig_loaded *l) {
+    const int n_vocab = ig_model_config_of(l->model)->n_vocab;
+    for (int i = 0; i < s->n_logit_bias; i++)
+        if (s->logit_bias[i].id >= (uint32_t)n_vocab)
+            return ig_app_say(IG_EXIT_USAGE, "--logit-bias is for token %" PRIu32 ", the vocabulary has %d",
+                              s->logit_bias[i].id, n_vocab);
+    return IG_EXIT_OK;
 }
 
 /* ---- all of it ----------------------------------------------------------------------------------------- */
@@ -201,6 +245,7 @@ static ig_status load_parts(ig_loaded *l, const ig_load_options *o, ig_err *err)
         return job.st;
     }
     if (o->text_only) return IG_OK;
+    note_tiers(l, o);
     st = ig_load_check_vocabulary(l->tokenizer, l->model, l->path, l->snapshot != NULL, err);
     if (st) return st;
     if (ig_model_config_of(l->model)->no_head && !o->vectors)
@@ -213,11 +258,27 @@ static ig_status load_parts(ig_loaded *l, const ig_load_options *o, ig_err *err)
     return IG_OK;
 }
 
+int ig_load_check_numbers(const ig_load_options *o) {
+    const ig_tier kv8 = ig_node_find("kv.q_encode")->tier;
+    if (o->kv_bits == 8 && ig_load_tier(o) < kv8)
+        return ig_app_say(IG_EXIT_USAGE,
+                          "--%s keeps keys and values as its reference does, in 16 bits; --kv-bits 8 is a format of our "
+                          "own, of tier %s: leave one of the two out",
+                          o->tier.by, ig_tier_name(kv8));
+    if (o->act_bits == 16 && ig_load_tier(o) < ig_node_find("act.q8")->tier)
+        return ig_app_say(IG_EXIT_USAGE,
+                          "--%s multiplies weights with activations as its reference rounds them; --act-bits 16 is for "
+                          "the int8 products of tier l3: leave one of the two out",
+                          o->tier.by);
+    return IG_EXIT_OK;
+}
+
 int ig_load(ig_loaded *out, const ig_load_options *o) {
     ig_loaded l = {.n_threads = o->n_threads > 0 ? o->n_threads : ig_cpu_count()};
     ig_err err;
     uint64_t started_ns = ig_clock_ns();
-    int code = ig_models_find(&l.path, o->model);
+    int code = ig_load_check_numbers(o);
+    if (!code) code = ig_models_find(&l.path, o->model);
     if (code) return code;
     ig_models_name(l.name, sizeof l.name, l.path);
     if (load_parts(&l, o, &err)) {

@@ -5,6 +5,7 @@
 #include "app/app.h"
 #include "engine/engine.h"
 #include "text/text.h"
+#include "tier/tier.h"
 
 #include <signal.h>
 
@@ -32,6 +33,7 @@ typedef struct ig_load_options {
     ig_engine_config engine; /* n_ctx, n_slots, budgets, chunk */
     int kv_bits;            /* of keys and values: 16 or 8 */
     int act_bits;           /* of what the weights' codes are multiplied with: 8 or 16 */
+    ig_option_one tier;     /* the worst of kernels that may run: an ig_tier */
     const char *chat_template; /* a file instead of the model's own; NULL: that one */
     bool text_only;         /* tokenizer and template, no weights and no engine */
     bool no_engine;         /* weights but no engine thread: the caller drives the model itself */
@@ -40,16 +42,32 @@ typedef struct ig_load_options {
 } ig_load_options;
 
 static inline ig_load_options ig_load_defaults(void) {
-    return (ig_load_options){.engine = ig_engine_defaults(), .kv_bits = 16, .act_bits = 8};
+    return (ig_load_options){.engine = ig_engine_defaults(), .kv_bits = 16, .act_bits = 8,
+                             .tier = {.v = IG_TIER_L3}};
 }
 static inline ig_kv_kind ig_load_kv_kind(const ig_load_options *o) {
     return o->kv_bits == 8 ? IG_KV_8 : IG_KV_F16;
 }
 
-#define IG_BITS_OPTIONS(o)                                                                                     \
+static inline ig_tier ig_load_tier(const ig_load_options *o) {
+    return (ig_tier)o->tier.v;
+}
+/* Options that a tier excludes: said, with the reason. */
+int ig_load_check_numbers(const ig_load_options *o);
+
+/* What changes the bits of results. */
+#define IG_NUMBERS_OPTIONS(o)                                                                               \
+    {"l1", .other = "exact", .kind = IG_OPT_ONE, .to = &(o).tier, .min = IG_TIER_L1, .numbers = true,       \
+     .help = ig_tier_promise(IG_TIER_L1)},                                                                  \
+    {"l2", .kind = IG_OPT_ONE, .to = &(o).tier, .min = IG_TIER_L2, .numbers = true,                         \
+     .help = ig_tier_promise(IG_TIER_L2)},                                                                  \
+    {"l3", .kind = IG_OPT_ONE, .to = &(o).tier, .min = IG_TIER_L3, .numbers = true,                         \
+     .help = ig_tier_promise(IG_TIER_L3)},                                                                  \
     {"kv-bits", .kind = IG_OPT_INT, .to = &(o).kv_bits, .min = 8, .max = 16, .step = 8, .value = "N",       \
-     .help = "of keys and values: 16, or 8 for contexts in little more than half the memory"},               \
+     .numbers = true,                                                                                       \
+     .help = "of keys and values: 16, or 8 for contexts in little more than half the memory"},              \
     {"act-bits", .kind = IG_OPT_INT, .to = &(o).act_bits, .min = 8, .max = 16, .step = 8, .value = "N",     \
+     .numbers = true,                                                                                       \
      .help = "beside weights of 2 to 5 bits: 8, or 16 for the file's exact model, prompts at 0.6 of the speed"}
 
 /* The rows of an option table that every verb with a model shares. `o` is an ig_load_options. */
@@ -63,17 +81,15 @@ static inline ig_kv_kind ig_load_kv_kind(const ig_load_options *o) {
      .help = "memory to plan with, as 4G or 512Mi; 4 is 4G (0: 75 % of what is free)"},                              \
     {"kv-budget", .kind = IG_OPT_SIZE, .to = &(o).engine.kv_budget_bytes, .min = 0, .max = 1e18,            \
      .value = "SIZE", .help = "memory for keys and values (0: chosen from what is free)"},                  \
-    IG_BITS_OPTIONS(o)
+    IG_NUMBERS_OPTIONS(o)
 
 #define IG_TEMPLATE_OPTION(o)                                                                               \
     {"chat-template", .kind = IG_OPT_TEXT, .to = &(o).chat_template, .value = "FILE",                       \
      .help = "a Jinja chat template, instead of the model's own"}
 
-/* The defaults of a generation, and the rows that change them. `s` is an ig_sampling, `seeded` a bool. */
-static inline ig_sampling ig_sampling_defaults(void) {
-    return (ig_sampling){.temperature = 0.7f};
-}
-#define IG_SAMPLING_OPTIONS(s, seeded)                                                                      \
+/* The defaults of a generation, and the rows that change them. `s` is an ig_sampling, `biases` an ig_biases,
+ * `seeded` a bool. */
+#define IG_SAMPLING_OPTIONS(s, biases, seeded)                                                              \
     {"temperature", .other = "temp", .kind = IG_OPT_REAL, .to = &(s).temperature, .min = 0, .max = 5,       \
      .value = "X", .help = "0 always takes the likeliest token"},                                           \
     {"top-p", .kind = IG_OPT_REAL, .to = &(s).top_p, .min = 0, .max = 1, .value = "P",                      \
@@ -82,8 +98,37 @@ static inline ig_sampling ig_sampling_defaults(void) {
      .help = "keep the K likeliest tokens (0: all)"},                                                       \
     {"min-p", .kind = IG_OPT_REAL, .to = &(s).min_p, .min = 0, .max = 1, .value = "P",                      \
      .help = "drop tokens less likely than P times the likeliest (0: none)"},                               \
+    {"min-tokens-to-keep", .kind = IG_OPT_INT, .to = &(s).min_tokens_to_keep, .min = 0, .max = 1 << 24,     \
+     .value = "N", .help = "the N likeliest tokens that --min-p must leave"},                               \
+    {"xtc-probability", .kind = IG_OPT_REAL, .to = &(s).xtc_probability, .min = 0, .max = 1, .value = "P",  \
+     .help = "how often, of tokens above --xtc-threshold, only the least likely is kept"},                  \
+    {"xtc-threshold", .kind = IG_OPT_REAL, .to = &(s).xtc_threshold, .min = 0, .max = 0.5, .value = "P",    \
+     .help = "the likelihood above which --xtc-probability acts"},                                          \
+    {"repetition-penalty", .kind = IG_OPT_REAL, .to = &(s).repetition_penalty, .min = 0, .max = 100,        \
+     .value = "X", .help = "divide the logits of tokens that were there already by this (0 or 1: not)"},    \
+    {"repetition-context-size", .kind = IG_OPT_INT, .to = &(s).repetition_context_size, .min = 0,           \
+     .max = 1 << 24, .value = "N", .help = "of the last N tokens, prompt and answer (0: all)"},             \
+    {"presence-penalty", .kind = IG_OPT_REAL, .to = &(s).presence_penalty, .min = -2, .max = 2,             \
+     .value = "X", .help = "take this from the logits of tokens that were there already"},                  \
+    {"presence-context-size", .kind = IG_OPT_INT, .to = &(s).presence_context_size, .min = 0,               \
+     .max = 1 << 24, .value = "N", .help = "of the last N tokens (0: all)"},                                \
+    {"frequency-penalty", .kind = IG_OPT_REAL, .to = &(s).frequency_penalty, .min = -2, .max = 2,           \
+     .value = "X", .help = "and this as often as they were"},                                               \
+    {"frequency-context-size", .kind = IG_OPT_INT, .to = &(s).frequency_context_size, .min = 0,             \
+     .max = 1 << 24, .value = "N", .help = "of the last N tokens (0: all)"},                                \
+    {"logit-bias", .kind = IG_OPT_LIST, .to = &(biases).text, .value = "ID=X",                              \
+     .help = "add X, -100 to 100, to the logit of token ID; repeatable"},                                   \
     {"seed", .kind = IG_OPT_U64, .to = &(s).seed, .value = "N", .given = &(seeded),                         \
      .help = "the same seed gives the same text (default: a fresh one)"}
+
+/* What --logit-bias said, and as what it goes into an ig_sampling, which points here. */
+typedef struct ig_biases {
+    ig_option_list text;
+    ig_token_bias v[IG_OPTION_LIST_MAX];
+} ig_biases;
+
+/* After the options: reads the biases. Says what is wrong; gives the exit code. */
+int ig_biases_read(ig_biases *b, ig_sampling *s);
 
 typedef struct ig_loaded {
     char *path;
@@ -98,6 +143,7 @@ typedef struct ig_loaded {
     ig_model *model;           /* NULL when text_only */
     ig_engine *engine;         /* NULL when text_only or no_engine */
     ig_engine_plan plan;
+    ig_tier tier, tier_sampled; /* of answers at temperature 0, and above; nodes.h */
     int n_threads;
     uint64_t load_ns;          /* all of it: the two that follow run side by side */
     uint64_t weights_ns, text_ns; /* reading and packing the weights; tokenizer and template */
@@ -111,6 +157,8 @@ ig_status ig_load_check_vocabulary(const ig_tokenizer *t, const ig_model *m, con
 int ig_load(ig_loaded *out, const ig_load_options *o);
 /* Prints a document of ig_json_doc_make on stdout, and frees it. Gives the exit code. */
 int ig_app_print_json(yyjson_mut_doc *doc, bool lost);
+/* Are the biases for tokens of this model? Says so if not; gives the exit code. */
+int ig_biases_check(const ig_sampling *s, const ig_loaded *l);
 void ig_unload(ig_loaded *l); /* stops the engine first; a zeroed one is fine */
 
 /* ---- stream.c: messages to tokens, a generation to text ----------------------------------------------- */

@@ -4,6 +4,7 @@
  *          known one, a value must be checked against its bounds with both in the message, and the help
  *          must not be able to differ from what is parsed. */
 #include "app/app.h"
+#include "app/nodes.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -80,7 +81,7 @@ static bool set_real(const ig_option *o, const char *label, const char *text) {
     double v = strtod(text, &end);
     if (end == text || *end || isspace((unsigned char)*text)) return bad_value(label, text, "a number");
     if (!isfinite(v) || v < o->min || v > o->max) return out_of_bounds(label, text, o);
-    *(float *)o->to = (float)v;
+    *(double *)o->to = v;
     return true;
 }
 
@@ -134,12 +135,28 @@ static bool set_list(const ig_option *o, const char *label, const char *text) {
     return true;
 }
 
+/* "--l1" and "--l3": which of them was meant, nobody can say. The same one twice is no contradiction. */
+static bool set_one(const ig_option *o) {
+    ig_option_one *one = o->to;
+    if (one->by && one->v != (int)o->min) {
+        ig_app_say(IG_EXIT_USAGE, "--%s and --%s exclude each other; give one of them", one->by,
+                   o->name);
+        return false;
+    }
+    *one = (ig_option_one){(int)o->min, o->name};
+    return true;
+}
+
 static bool set_value(const ig_option *o, const char *label, const char *text) {
     bool good = true;
     switch (o->kind) {
     case IG_OPT_BOOL:
         if (strcmp(text, "0") != 0 && strcmp(text, "1") != 0) return bad_value(label, text, "1 or 0");
         *(bool *)o->to = *text == '1';
+        break;
+    case IG_OPT_ONE:
+        if (strcmp(text, "0") != 0 && strcmp(text, "1") != 0) return bad_value(label, text, "1 or 0");
+        good = *text == '0' || set_one(o);
         break;
     case IG_OPT_INT: good = set_int(o, label, text); break;
     case IG_OPT_INTS: good = set_ints(o, label, text); break;
@@ -258,7 +275,7 @@ static bool take_option(const ig_command *c, int argc, char **argv, int *i, bool
     }
     seen[o - c->options] = true;
     snprintf(label, sizeof label, eq ? "--%s" : "%s", eq ? o->name : arg);
-    if (o->kind == IG_OPT_BOOL && !eq) return set_value(o, label, "1");
+    if ((o->kind == IG_OPT_BOOL || o->kind == IG_OPT_ONE) && !eq) return set_value(o, label, "1");
     if (eq) {
         value = eq + 1;
     } else if (*i + 1 < argc && !is_option(c, argv[*i + 1])) {
@@ -278,11 +295,18 @@ static void environment_name(char out[NAME_MAX_BYTES + 8], const char *option) {
     out[n] = 0;
 }
 
+/* Was it, or of options that exclude each other any, on the command line? That wins over the environment. */
+static bool was_given(const ig_command *c, const bool *seen, int i) {
+    for (int k = 0; k < c->n_options; k++)
+        if (seen[k] && c->options[k].to == c->options[i].to) return true;
+    return false;
+}
+
 static bool take_environment(const ig_command *c, const bool *seen) {
     for (int i = 0; i < c->n_options; i++) {
         char name[NAME_MAX_BYTES + 8];
         environment_name(name, c->options[i].name);
-        const char *value = seen[i] ? NULL : getenv(name);
+        const char *value = was_given(c, seen, i) ? NULL : getenv(name);
         if (value && *value && !set_value(&c->options[i], name, value)) return false;
     }
     return true;
@@ -379,7 +403,7 @@ static void print_default(const ig_option *o) {
         if (*(const int *)o->to) printf(" [%d]", *(const int *)o->to);
         break;
     case IG_OPT_REAL:
-        if (*(const float *)o->to > 0) printf(" [%g]", (double)*(const float *)o->to);
+        if (*(const double *)o->to > 0) printf(" [%g]", *(const double *)o->to);
         break;
     case IG_OPT_SIZE:
         if (*(const uint64_t *)o->to) printf(" [%s]", ig_size_text_of(*(const uint64_t *)o->to).s);
@@ -408,28 +432,61 @@ static void print_env_example(const ig_command *c) {
     }
 }
 
+enum { HELP_COLUMN = 30, HELP_WIDTH = 100 };
+
+static void print_option(const ig_option *o) {
+    const bool off = o->kind == IG_OPT_BOOL && *(const bool *)o->to; /* on by default: show how to switch it off */
+    char letter[5] = "    ", left[96];
+    if (o->letter) snprintf(letter, sizeof letter, "-%c, ", o->letter);
+    int n = snprintf(left, sizeof left, "  %s--%s%s%s%s%s%s", letter, off ? "no-" : "", o->name,
+                     o->other ? ", --" : "", o->other ? o->other : "", o->value ? " " : "", o->value ? o->value : "");
+    if (n < HELP_COLUMN)
+        printf("%-*s%s", HELP_COLUMN, left, o->help);
+    else
+        printf("%s\n%*s%s", left, HELP_COLUMN, "", o->help);
+    print_default(o);
+    printf("\n");
+}
+
+/* The nodes that an option reaches; where several reach the same ones, below the last of them. */
+static bool reach_the_same(const char *a, const char *b) {
+    const ig_tier_node *n;
+    for (int i = 0; (n = ig_node_at(i)) != NULL; i++)
+        if (!n->training && ig_tier_lists(n->flags, " ", a) != ig_tier_lists(n->flags, " ", b)) return false;
+    return true;
+}
+
+static void print_reached(const char *flag) {
+    const ig_tier_node *n;
+    int column = printf("%*sreaches", HELP_COLUMN, "");
+    for (int i = 0; (n = ig_node_at(i)) != NULL; i++) {
+        if (n->training || !ig_tier_lists(n->flags, " ", flag)) continue;
+        if (column + 1 + (int)strlen(n->id) > HELP_WIDTH) column = printf("\n%*s", HELP_COLUMN - 1, "") - 1;
+        column += printf(" %s", n->id);
+    }
+    printf("\n");
+}
+
+static void print_numbers(const ig_command *c) {
+    const ig_option *last = NULL;
+    for (int i = 0; i < c->n_options; i++) {
+        const ig_option *o = &c->options[i];
+        if (!o->numbers) continue;
+        if (!last) printf("\nnumbers, and what they reach (ingle tiers):\n");
+        if (last && !reach_the_same(last->name, o->name)) print_reached(last->name);
+        print_option(last = o);
+    }
+    if (last) print_reached(last->name);
+}
+
 void ig_options_print_help(const ig_command *c) {
-    enum { COLUMN = 30 };
     printf("usage: ingle %s%s%s%s\n\n%s\n", c->verb, *c->words ? " " : "", c->words,
            c->n_options ? " [OPTIONS]" : "", c->summary);
     if (c->n_options) printf("\noptions:\n");
-    for (int i = 0; i < c->n_options; i++) {
-        const ig_option *o = &c->options[i];
-        bool off =
-            o->kind == IG_OPT_BOOL && *(const bool *)o->to; /* on by default: show how to switch it off */
-        char letter[5] = "    ", left[96];
-        if (o->letter) snprintf(letter, sizeof letter, "-%c, ", o->letter);
-        int n = snprintf(left, sizeof left, "  %s--%s%s%s%s%s%s", letter, off ? "no-" : "", o->name,
-                         o->other ? ", --" : "", o->other ? o->other : "", o->value ? " " : "",
-                         o->value ? o->value : "");
-        if (n < COLUMN)
-            printf("%-*s%s", COLUMN, left, o->help);
-        else
-            printf("%s\n%*s%s", left, COLUMN, "", o->help);
-        print_default(o);
-        printf("\n");
-    }
-    printf("  -h, --help%*sthis text\n", COLUMN - 12, "");
+    for (int i = 0; i < c->n_options; i++)
+        if (!c->options[i].numbers) print_option(&c->options[i]);
+    printf("  -h, --help%*sthis text\n", HELP_COLUMN - 12, "");
+    print_numbers(c);
     if (c->env) print_env_example(c);
     if (c->more) printf("\n%s\n", c->more);
 }

@@ -35,15 +35,16 @@ static void capture_end(capture *c) {
 typedef struct values {
     bool flag, on, seeded;
     int number;
-    float real;
+    double real;
     uint64_t seed, size, budget;
     const char *text;
     ig_option_list list;
     ig_option_ints sizes;
+    ig_option_one way;
 } values;
 
 static values fresh(void) {
-    return (values){.on = true, .number = 5, .real = 0.5f, .text = "none"};
+    return (values){.on = true, .number = 5, .real = 0.5, .text = "none"};
 }
 
 /* Parses the words (NULL-ended, the verb first) into v. */
@@ -62,6 +63,8 @@ static bool parse(values *v, const char *const *line, ig_words *words, int *code
          .help = "bytes"},
         {"text", .kind = IG_OPT_TEXT, .to = &v->text, .value = "TEXT", .help = "words"},
         {"list", .kind = IG_OPT_LIST, .to = &v->list, .value = "X", .help = "many"},
+        {"east", .other = "right", .kind = IG_OPT_ONE, .to = &v->way, .min = 1, .help = "this way"},
+        {"west", .kind = IG_OPT_ONE, .to = &v->way, .min = 2, .help = "that way"},
         {"sizes", .kind = IG_OPT_INTS, .to = &v->sizes, .min = 0, .max = 4096, .value = "LIST", .help = "some"},
     };
     const ig_command c = {.verb = "try",
@@ -111,7 +114,7 @@ static void refuses(const char *const *line, const char *because) {
 TEST(every_kind_of_option_is_read_in_both_spellings) {
     values v;
     accepts(&v, LINE("--flag", "--no-on", "--number", "7", "--real=1.25", "--seed", "18446744073709551615"));
-    CHECK(v.flag && !v.on && v.number == 7 && v.real == 1.25f && v.seed == UINT64_MAX && v.seeded);
+    CHECK(v.flag && !v.on && v.number == 7 && v.real == 1.25 && v.seed == UINT64_MAX && v.seeded);
     accepts(&v, LINE("-n", "2", "--re", "2", "--text=", "--list", "a", "--list=b"));
     CHECK(v.number == 2 && v.real == 2 && *v.text == 0 && v.list.n == 2 && !v.list.v[2] && !v.seeded);
     accepts(&v, LINE("--number=1", "--number=9", "--no-flag", "--text", "-"));
@@ -214,6 +217,29 @@ TEST(the_environment_stands_in_for_options_that_were_not_given) {
     refuses(LINE("--flag"), "INGLE_NUMBER is 40, limit 1..9");
     unsetenv("INGLE_NUMBER");
     unsetenv("INGLE_FLAG");
+}
+
+TEST(options_that_exclude_each_other_are_refused_by_both_names) {
+    values v;
+    accepts(&v, LINE("--flag"));
+    CHECK(v.way.v == 0 && !v.way.by);
+    accepts(&v, LINE("--right", "--east"));
+    CHECK(v.way.v == 1 && strcmp(v.way.by, "east") == 0);
+    accepts(&v, LINE("--west=1", "--east=0"));
+    CHECK(v.way.v == 2);
+    refuses(LINE("--east", "--west"), "--east and --west exclude each other");
+    refuses(LINE("--west", "--right"), "--west and --east exclude each other");
+    refuses(LINE("--no-east"), "--no-east");
+    refuses(LINE("--east=yes"), "1 or 0");
+    setenv("INGLE_EAST", "1", 1);
+    accepts(&v, LINE("--flag"));
+    CHECK(v.way.v == 1);
+    accepts(&v, LINE("--west")); /* the command line wins */
+    CHECK(v.way.v == 2);
+    setenv("INGLE_WEST", "1", 1);
+    refuses(LINE("--flag"), "exclude each other");
+    unsetenv("INGLE_EAST");
+    unsetenv("INGLE_WEST");
 }
 
 /* What is said while the environment holds `name`. */

@@ -120,13 +120,13 @@ static ig_status generate(ig_repl *r, const ig_tokens *prompt, ig_err *err) {
     int columns = 0, rows;
     if (r->terminal) ig_term_size(&columns, &rows);
     r->print = (ig_print){.columns = columns};
-    r->last_seed = r->o.seeded ? r->o.seed : ig_rng_fresh_seed();
+    r->last_seed = r->o.seeded ? r->o.sampling.seed : ig_rng_fresh_seed();
     ig_stream s = {
         .prompt = prompt->v, .n_prompt = (int)prompt->n, .max_tokens = r->o.max_tokens,
-        .sampling = {.temperature = r->o.temperature, .top_p = r->o.top_p, .min_p = r->o.min_p,
-                     .top_k = r->o.top_k, .seed = r->last_seed},
+        .sampling = r->o.sampling,
         .text = on_text, .ud = r, .interrupted = &ig_term_stop,
     };
+    s.sampling.seed = r->last_seed;
     ig_status st = ig_stream_run(r->l, &s, &r->last, err);
     if (r->terminal ? r->print.column > 0 : st == IG_OK && !r->output_gone) put(r, ig_slice_of("\n"));
     return st;

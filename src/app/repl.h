@@ -101,9 +101,8 @@ enum { IG_REPL_TURNS_MAX = 4096, IG_REPL_TEXT_MAX = 8 << 20 };
 
 typedef struct ig_repl_options {
     const char *system;    /* or NULL */
-    float temperature, top_p, min_p;
-    int top_k, max_tokens; /* max_tokens 0: what the context leaves */
-    uint64_t seed;
+    ig_sampling sampling;
+    int max_tokens;        /* 0: what the context leaves */
     bool seeded, no_history;
 } ig_repl_options;
 

@@ -26,10 +26,10 @@ typedef struct setting {
 
 #define AT(field) offsetof(ig_repl_options, field)
 static const setting settings[] = {
-    {"temperature", AT(temperature), false, 0, 5, "0 always takes the likeliest token"},
-    {"top_p", AT(top_p), false, 0, 1, "keep the likeliest tokens that hold this much; 0: all"},
-    {"top_k", AT(top_k), true, 0, 1 << 24, "keep this many of the likeliest tokens; 0: all"},
-    {"min_p", AT(min_p), false, 0, 1, "drop tokens less likely than this share of the best"},
+    {"temperature", AT(sampling.temperature), false, 0, 5, "0 always takes the likeliest token"},
+    {"top_p", AT(sampling.top_p), false, 0, 1, "keep the likeliest tokens that hold this much; 0: all"},
+    {"top_k", AT(sampling.top_k), true, 0, 1 << 24, "keep this many of the likeliest tokens; 0: all"},
+    {"min_p", AT(sampling.min_p), false, 0, 1, "drop tokens less likely than this share of the best"},
     {"max_tokens", AT(max_tokens), true, 0, 1 << 24, "longest answer; 0: what the context leaves"},
 };
 #undef AT
@@ -41,13 +41,13 @@ static void say_setting(ig_repl *r, const setting *s) {
     const char *base = (const char *)&r->o + s->at;
     char value[32];
     if (s->whole) snprintf(value, sizeof value, "%d", *(const int *)(const void *)base);
-    else snprintf(value, sizeof value, "%g", (double)*(const float *)(const void *)base);
+    else snprintf(value, sizeof value, "%g", *(const double *)(const void *)base);
     ig_repl_say(r, "  %-12s %-8s %s%s%s\n", s->name, value, ig_repl_dim(r), s->help, ig_repl_plain(r));
 }
 
 static void say_seed(ig_repl *r) {
     char value[32] = "off";
-    if (r->o.seeded) snprintf(value, sizeof value, "%" PRIu64, r->o.seed);
+    if (r->o.seeded) snprintf(value, sizeof value, "%" PRIu64, r->o.sampling.seed);
     ig_repl_say(r, "  %-12s %-8s %s%s%s\n", "seed", value, ig_repl_dim(r), seed_help, ig_repl_plain(r));
 }
 
@@ -62,7 +62,7 @@ static void set_number(ig_repl *r, const setting *s, const char *value) {
     }
     char *base = (char *)&r->o + s->at;
     if (s->whole) *(int *)(void *)base = (int)x;
-    else *(float *)(void *)base = (float)x;
+    else *(double *)(void *)base = x;
     say_setting(r, s);
 }
 
@@ -76,7 +76,7 @@ static void set_seed(ig_repl *r, const char *value) {
         return;
     }
     r->o.seeded = !off;
-    r->o.seed = off ? 0 : seed;
+    r->o.sampling.seed = off ? 0 : seed;
     say_seed(r);
 }
 
@@ -151,7 +151,7 @@ static void cmd_regen(ig_repl *r, char *rest) {
         ig_repl_say(r, "  There is no message to answer yet.\n");
         return;
     }
-    const char *fixed = r->o.seeded ? "this seed" : r->o.temperature == 0 ? "temperature 0" : NULL;
+    const char *fixed = r->o.seeded ? "this seed" : r->o.sampling.temperature == 0 ? "temperature 0" : NULL;
     if (fixed) ig_repl_say(r, "  With %s the answer will be the same.\n", fixed);
     ig_repl_drop(r, n_asked(r));
     ig_repl_answer(r);

@@ -134,7 +134,12 @@ ig_status ig_stream_run(const ig_loaded *l, const ig_stream *s, ig_stream_result
                        .sampling = s->sampling,
                        .use_prefix_cache = true,
                        .top_logprobs = -1};
+    uint32_t breaks[IG_XTC_SPECIAL_MAX];
     p.eos = ig_tokenizer_eos(l->tokenizer, &p.n_eos);
+    if (s->sampling.xtc_probability > 0) {
+        p.sampling.xtc_special = breaks;
+        p.sampling.n_xtc_special = ig_tokenizer_breaks(l->tokenizer, breaks, IG_XTC_SPECIAL_MAX);
+    }
 
     ig_status st = ig_stop_make(&r.stop, s->stops, s->n_stops, err);
     if (st) goto out;

@@ -21,6 +21,11 @@ static ig_test *_Atomic running;
 static _Atomic int n_fails;
 static bool skipped;
 
+/* What the running test has proven, in lines; main's thread. Kept when it passes: $INGLE_TEST_PROVEN/<program>.txt. */
+enum { PROVEN_BYTES = 1 << 16 };
+static char proven[PROVEN_BYTES];
+static size_t n_proven;
+
 static const int crash_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGALRM};
 enum { N_CRASH_SIGNALS = sizeof crash_signals / sizeof *crash_signals };
 static struct sigaction crash_before[N_CRASH_SIGNALS];
@@ -55,6 +60,25 @@ void ig_test_skip(const char *fmt, ...) {
     va_end(ap);
     skipped = true;
     printf("skip %s, because %s\n", atomic_load(&running)->name, msg);
+}
+
+void ig_test_proven(const char *what, const char *equals) {
+    char line[512];
+    const int n = snprintf(line, sizeof line, "%s equals %s\n", what, equals);
+    if (n_proven && strstr(proven, line)) return; /* said before */
+    if (n < 0 || (size_t)n >= sizeof line || (size_t)n >= sizeof proven - n_proven) abort(); /* none may be lost */
+    memcpy(proven + n_proven, line, (size_t)n + 1);
+    n_proven += (size_t)n;
+}
+
+static void keep_proven(const char *program) {
+    const char *folder = getenv("INGLE_TEST_PROVEN");
+    char path[4096];
+    if (!folder || !n_proven) return;
+    snprintf(path, sizeof path, "%s/%s.txt", folder, program);
+    FILE *f = fopen(path, "a");
+    if (f) fwrite(proven, 1, n_proven, f);
+    if (!f || fclose(f) != 0) ig_test_fail(__FILE__, __LINE__, "%s cannot be written: %s", path, strerror(errno));
 }
 
 bool ig_test_failed(void) {
@@ -171,11 +195,13 @@ int main(int argc, char **argv) {
         if (filter && !strstr(t->name, filter)) continue;
         atomic_store(&n_fails, 0);
         skipped = false;
+        n_proven = 0;
         atomic_store(&running, t);
         fflush(stdout); /* a test may fork */
         alarm((unsigned)ig_test_patience(HANG_SECONDS));
         t->run();
         alarm(0);
+        if (!ig_test_failed() && !skipped) keep_proven(program);
         atomic_store(&running, NULL);
 
         if (ig_test_failed()) n_failed++;

@@ -18,6 +18,10 @@ typedef struct ig_test {
 void ig_test_add(ig_test *t);
 void ig_test_fail(const char *file, int line, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void ig_test_skip(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* "skipped, because ..." */
+/* For tools/proof.py: the running test, if it passes, has compared this with its oracle bit for bit. `what` is
+ * "node samp.greedy", "kernel norm_bf16.scalar"; `equals` "golden" (the oracle's bits) or "scalar" (the scalar
+ * kernel's, which has to equal golden itself). */
+void ig_test_proven(const char *what, const char *equals);
 bool ig_test_failed(void); /* has the running test failed yet */
 
 /* Does `run` end in abort() (a broken ig_assert)? Runs it in a child whose stderr is dropped. */

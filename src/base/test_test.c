@@ -1,9 +1,11 @@
 /* The test runner run by itself: a check must be able to fail, or the rest proves nothing. */
 #include "base/test.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 static void touch_forbidden_page(void) {
     volatile char *p = mmap(NULL, 1, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -19,6 +21,39 @@ TEST(inner_ends_as_told) {
     if (strcmp(how, "abort") == 0) abort();
     CHECK(strcmp(how, "pass") == 0);
     CHECK_MSG(strcmp(how, "fail") != 0, "told to %s", how);
+}
+
+/* Says what it has proven; with INGLE_TEST_ENDS as told above it must be kept only when it passes. */
+TEST(inner_proves_something) {
+    const char *how = getenv("INGLE_TEST_PROVES");
+    if (!how) return;
+    ig_test_proven("node a.b", "golden");
+    ig_test_proven("node a.b", "golden");
+    if (strcmp(how, "skip") == 0) SKIP("it is told to");
+    CHECK(strcmp(how, "pass") == 0);
+}
+
+TEST(what_is_proven_is_kept_once_and_only_when_the_test_passes) {
+    static const char *const ways[] = {"fail", "skip", "pass"};
+    char folder[] = "/tmp/ingle_proven_XXXXXX", path[64], said[4096], text[256];
+    const char *before = getenv("INGLE_TEST_PROVEN");
+    char *kept = before ? strdup(before) : NULL;
+    if (!CHECK(mkdtemp(folder))) return;
+    snprintf(path, sizeof path, "%s/rerun.txt", folder);
+    setenv("INGLE_TEST_PROVEN", folder, 1);
+    for (int i = 0; i < 3; i++) {
+        ig_test_rerun("inner_proves_something", "INGLE_TEST_PROVES", ways[i], said, sizeof said);
+        FILE *f = fopen(path, "r");
+        CHECK_MSG((f != NULL) == (i == 2), "%s: %s", ways[i], said);
+        const size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+        text[n] = 0;
+        if (f) fclose(f);
+    }
+    CHECK_MSG(strcmp(text, "node a.b equals golden\n") == 0, "%s", text);
+    unlink(path), rmdir(folder);
+    if (kept) setenv("INGLE_TEST_PROVEN", kept, 1);
+    else unsetenv("INGLE_TEST_PROVEN");
+    free(kept);
 }
 
 static bool ends(const char *how, int status, const char *text) {

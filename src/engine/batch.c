@@ -40,3 +40,10 @@ void ig_batch_fill(ig_engine *e, ig_gen *const *gens, int n, ig_rows *out) {
         .n_want = n_want,
     };
 }
+
+static const ig_tier_node nodes[] = {
+    {.id = "batch.step", .does = "requests side by side in one forward", .tier = IG_TIER_L1,
+     .oracle = "alone", .gate = IG_GATE_EXACT, .in = {"on", "on", "on"}, .proof = "engine: company_that_joins_and_leaves_does_not_change_a_bit",
+     .when = "more than one request"},
+};
+NODE_EXPORT(batch, nodes);

@@ -68,6 +68,7 @@ static void set_sizes(ig_engine *e, const ig_backend *b, const ig_engine_config 
     e->sampler.n_vocab = b->n_vocab;
     e->sampler.argmax = b->argmax;
     e->sampler.exp = b->exp;
+    ig_sampler_set_number(&e->sampler, b->number);
     e->n_rows_max = c->prefill_chunk + c->n_slots;
     e->n_want_max = c->n_slots + LOGITS_ROWS;
 }
@@ -354,9 +355,45 @@ static ig_status check_prompt(const ig_engine *e, const uint32_t *prompt, int n_
     return IG_OK;
 }
 
-static ig_status in_range(const char *name, float x, float most, ig_err *err) {
-    if (x >= 0.0f && x <= most) return IG_OK; /* false for NaN */
-    return ig_fail(err, IG_EINVAL, "%s %g is not in 0..%g", name, (double)x, (double)most);
+static ig_status in_range(const char *name, double x, double least, double most, ig_err *err) {
+    if (x >= least && x <= most) return IG_OK; /* false for NaN */
+    return ig_fail(err, IG_EINVAL, "%s %g is not in %g..%g", name, x, least, most);
+}
+
+static ig_status check_sampling(const ig_engine *e, const ig_sampling *p, ig_err *err) {
+    const struct {
+        const char *name;
+        double x, least, most;
+    } reals[] = {{"temperature", p->temperature, 0, 1e6},
+                 {"top_p", p->top_p, 0, 1},
+                 {"min_p", p->min_p, 0, 1},
+                 {"xtc_probability", p->xtc_probability, 0, 1},
+                 {"xtc_threshold", p->xtc_threshold, 0, 0.5},
+                 {"repetition_penalty", p->repetition_penalty, 0, 1e6},
+                 {"presence_penalty", p->presence_penalty, -1e6, 1e6},
+                 {"frequency_penalty", p->frequency_penalty, -1e6, 1e6}};
+    const struct {
+        const char *name;
+        int n, most;
+    } counts[] = {{"top_k", p->top_k, INT32_MAX},
+                  {"min_tokens_to_keep", p->min_tokens_to_keep, INT32_MAX},
+                  {"repetition_context_size", p->repetition_context_size, INT32_MAX},
+                  {"presence_context_size", p->presence_context_size, INT32_MAX},
+                  {"frequency_context_size", p->frequency_context_size, INT32_MAX},
+                  {"number of logit biases", p->n_logit_bias, IG_LOGIT_BIAS_MAX},
+                  {"number of tokens that xtc leaves", p->n_xtc_special, IG_XTC_SPECIAL_MAX}};
+    ig_status st = IG_OK;
+    for (size_t i = 0; !st && i < sizeof counts / sizeof *counts; i++)
+        st = bound(counts[i].name, counts[i].n, 0, counts[i].most, err);
+    for (size_t i = 0; !st && i < sizeof reals / sizeof *reals; i++)
+        st = in_range(reals[i].name, reals[i].x, reals[i].least, reals[i].most, err);
+    for (int i = 0; !st && i < p->n_logit_bias; i++) {
+        if (p->logit_bias[i].id >= (uint32_t)e->model.n_vocab)
+            st = ig_fail(err, IG_EINVAL, "logit_bias is for token %" PRIu32 ", the vocabulary has %d",
+                         p->logit_bias[i].id, e->model.n_vocab);
+        else st = in_range("logit_bias", (double)p->logit_bias[i].bias, -1e6, 1e6, err);
+    }
+    return st;
 }
 
 static ig_status check_params(const ig_engine *e, const ig_gen_params *p, ig_err *err) {
@@ -364,11 +401,7 @@ static ig_status check_params(const ig_engine *e, const ig_gen_params *p, ig_err
     if (!st) st = bound("max_tokens", p->max_tokens, 1, INT32_MAX, err);
     if (!st) st = bound("top_logprobs", p->top_logprobs, -1, TOP_LOGPROBS_MAX, err);
     if (!st) st = bound("number of end tokens", p->n_eos, 0, EOS_MAX, err);
-    if (!st) st = bound("top_k", p->sampling.top_k, 0, INT32_MAX, err);
-    if (!st) st = in_range("temperature", p->sampling.temperature, 1e6f, err);
-    if (!st) st = in_range("top_p", p->sampling.top_p, 1.0f, err);
-    if (!st) st = in_range("min_p", p->sampling.min_p, 1.0f, err);
-    return st;
+    return st ? st : check_sampling(e, &p->sampling, err);
 }
 
 /* Hands g over, or frees it. */

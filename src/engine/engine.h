@@ -20,13 +20,44 @@
 
 #include "model/model.h"
 
+typedef struct ig_token_bias {
+    uint32_t id;
+    float bias;
+} ig_token_bias;
+
+enum { IG_LOGIT_BIAS_MAX = 1024, IG_XTC_SPECIAL_MAX = 32 };
+
+/* In the order in which they act. Reals are doubles because tier l1 takes 1 / temperature and log(min_p) in
+ * double. A context size is how many of the last tokens, prompt and answer, a penalty looks at; 0: all. What
+ * pointers name is copied at submit. */
 typedef struct ig_sampling {
-    float temperature; /* 0: argmax, lowest id wins a tie */
-    float top_p;       /* 0 or 1: off */
-    float min_p;       /* 0: off */
-    int top_k;         /* 0: off */
+    const ig_token_bias *logit_bias; /* added to logits */
+    int n_logit_bias;                /* <= IG_LOGIT_BIAS_MAX */
+    double repetition_penalty; /* 0 or 1: off; a logit that was seen is divided by it, a negative one multiplied */
+    double presence_penalty;   /* 0: off; taken from a logit that was seen, once */
+    double frequency_penalty;  /* 0: off; as often as it was seen */
+    int repetition_context_size, presence_context_size, frequency_context_size;
+    double temperature;     /* 0: argmax, lowest id wins a tie; what follows does nothing then */
+    double top_p;           /* 0 or 1: off */
+    double min_p;           /* 0: off */
+    int min_tokens_to_keep; /* by min_p; 0 is 1 */
+    double xtc_probability; /* 0: off; with it, of tokens above xtc_threshold only the least likely is left */
+    double xtc_threshold;   /* 0..0.5 */
+    const uint32_t *xtc_special; /* what it never takes out */
+    int n_xtc_special;           /* <= IG_XTC_SPECIAL_MAX */
+    int top_k;              /* 0: off */
     uint64_t seed;
+    int n_drawn; /* tier l1: numbers that the reference has drawn from the seed before its first token */
 } ig_sampling;
+
+/* What a request that says nothing gets, but for its seed. */
+static inline ig_sampling ig_sampling_defaults(void) {
+    return (ig_sampling){.repetition_context_size = 20,
+                         .presence_context_size = 20,
+                         .frequency_context_size = 20,
+                         .temperature = 0.7,
+                         .xtc_threshold = 0.1};
+}
 
 typedef enum ig_finish {
     IG_FINISH_NONE = 0,  /* still going */

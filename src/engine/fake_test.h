@@ -19,6 +19,10 @@ int ig_test_watched_mallocs(void); /* since the last call */
 
 enum { V = 96, EOS = 0, FAULT = V - 2, POISON = V - 1, N_PLAIN = V - 2 };
 
+/* Makes the engines that follow, and the straight computation, sample as tier l1; set back by who sets it.
+ * Logits are then of 8 bits, which are numbers of both 16-bit types. */
+static const ig_fmt *fake_number;
+
 static const ig_kv_shape FAKE_KV = {1, {{1, 1, 8, 0, IG_KV_F16}}};
 static const ig_kv_shape FAKE_KV_WINDOW = {2, {{3, 1, 8, 96, IG_KV_F16}, {1, 1, 8, 0, IG_KV_F16}}};
 
@@ -38,7 +42,8 @@ static inline uint64_t mix(uint64_t h, uint32_t token) {
 }
 
 static inline void fake_logits(float *out, uint64_t hash) {
-    for (uint32_t v = 0; v < V; v++) out[v] = (float)(int)(mix(hash, v) % 4096u) * 0x1p-9f;
+    const uint32_t kept = fake_number ? 4080u : 4095u;
+    for (uint32_t v = 0; v < V; v++) out[v] = (float)(int)(mix(hash, v) & kept) * 0x1p-9f;
     out[FAULT] = out[POISON] = -INFINITY;
 }
 
@@ -138,6 +143,7 @@ static inline ig_backend fake_backend(fake *f, int n_ctx) {
         .plan = fake_plan,
         .argmax = ig_kern_reference(IG_KERN_ARGMAX, NULL)->fn.argmax,
         .exp = ig_kern_reference(IG_KERN_EXP, NULL)->fn.exp,
+        .number = fake_number,
         .n_vocab = V,
         .n_ctx = n_ctx,
         .n_threads = 1,
@@ -167,7 +173,8 @@ typedef struct straight {
 static inline void compute_straight(straight *out, const ig_gen_params *p, int n_ctx) {
     static _Thread_local uint32_t rank[V];
     static _Thread_local int32_t id[V], some[V];
-    static _Thread_local float x[V], weight[V], logits[V];
+    static _Thread_local float x[V], weight[V], logits[V], prob[V];
+    static _Thread_local uint32_t ids[4096];
     static _Thread_local ig_sampler s;
     uint64_t hash = 1;
     int max_tokens = p->max_tokens < n_ctx - p->n_prompt ? p->max_tokens : n_ctx - p->n_prompt;
@@ -175,6 +182,11 @@ static inline void compute_straight(straight *out, const ig_gen_params *p, int n
     s.argmax = ig_kern_reference(IG_KERN_ARGMAX, NULL)->fn.argmax;
     s.exp = ig_kern_reference(IG_KERN_EXP, NULL)->fn.exp;
     s.n_vocab = V, s.rank = rank, s.id = id, s.some = some, s.x = x, s.weight = weight;
+    s.prob = prob;
+    ig_sampler_set_number(&s, fake_number);
+    uint32_t key[2];
+    ig_sample_key(key, p->sampling.seed, 0);
+    memcpy(ids, p->prompt, (size_t)p->n_prompt * sizeof *ids);
     out->n = 0;
     out->finish = IG_FINISH_LENGTH;
     for (int i = 0; i < p->n_prompt; i++) {
@@ -183,8 +195,11 @@ static inline void compute_straight(straight *out, const ig_gen_params *p, int n
     }
     while (out->finish == IG_FINISH_LENGTH && out->n < max_tokens) {
         fake_logits(logits, hash);
-        int token = ig_sample(&s, logits, &p->sampling, (uint32_t)out->n);
+        ig_sample_penalize(&s, logits, &p->sampling, ids, p->n_prompt + out->n);
+        int token = s.round ? ig_sample_mlx(&s, logits, &p->sampling, key)
+                            : ig_sample(&s, logits, &p->sampling, (uint32_t)out->n);
         ig_assert(token >= 0);
+        ids[p->n_prompt + out->n] = (uint32_t)token;
         out->token[out->n++] = (uint32_t)token;
         hash = mix(hash, (uint32_t)token);
         for (int i = 0; i < p->n_eos; i++)

@@ -8,6 +8,7 @@
 #include <pthread.h>
 
 #include "engine/engine.h"
+#include "tier/tier.h"
 
 enum {
     SLOTS_MAX = 64,
@@ -39,20 +40,24 @@ typedef struct ig_backend {
 
 /* ---- sample.c --------------------------------------------------------------------------------------- */
 
-enum { SAMPLE_NOT_FINITE = -1, SAMPLE_NONE = -2, SELECT_BINS = 2048 };
+enum { SAMPLE_NOT_FINITE = -1, SAMPLE_NONE = -2, SAMPLE_TOO_COLD = -3, SELECT_BINS = 2048 };
 
 /* Scratch for one row at a time. */
 typedef struct ig_sampler {
     ig_argmax_fn *argmax;
     ig_exp_fn *exp;
+    ig_round_fn *round;     /* tier l1; NULL: tier l3 */
     int n_vocab;
     uint32_t *rank;         /* [n_vocab] a logit as a number that is smaller the larger the logit is */
     int32_t *id, *some;     /* [n_vocab] tokens that are left, ascending; those of one bin */
-    float *x, *weight;      /* [n_vocab] logit - max; e to that */
+    float *x, *weight;      /* [n_vocab] logit - max; e to that. l1: log-probabilities; those that are left */
+    float *prob;            /* [n_vocab] l1 only */
     double bin[SELECT_BINS];
 } ig_sampler;
 
 void ig_sampler_lay_out(ig_sampler *s, ig_arena *a); /* n_vocab is set */
+/* Bias and penalties, on the row itself; ids are those of the prompt and of the answer so far. (penalty.c) */
+void ig_sample_penalize(ig_sampler *s, float *logits, const ig_sampling *p, const uint32_t *ids, int n_ids);
 /* The token of one row; step counts the request's tokens from 0. */
 int ig_sample(ig_sampler *s, const float *logits, const ig_sampling *p, uint32_t step);
 /* Log-softmax of the raw logits: the sampled token's, and the n_top largest. */
@@ -63,6 +68,17 @@ void ig_sample_logprobs(ig_sampler *s, const float *logits, uint32_t id, int n_t
 uint32_t ig_sample_select(ig_sampler *s, const uint32_t *rank, const float *weight, int n, double limit,
                           double *before);
 uint32_t ig_sample_rank(float logit);
+/* The n_top largest of x[n], descending, the lower id first; x as .logprob. Behind the last: UINT32_MAX. */
+void ig_sample_top(const float *x, int n, int n_top, ig_logprob *top);
+
+/* ---- sample_mlx.c: tier l1 --------------------------------------------------------------------------- */
+
+/* Sets round and exp. NULL, tier l3: no round, and exp stays. */
+void ig_sampler_set_number(ig_sampler *s, const ig_fmt *number);
+/* As ig_sample; `key` is the request's random state, ig_sample_key at first. Leaves log-probabilities in x. */
+int ig_sample_mlx(ig_sampler *s, const float *logits, const ig_sampling *p, uint32_t key[2]);
+void ig_sample_key(uint32_t key[2], uint64_t seed, int n_drawn);
+void ig_threefry(uint32_t out[2], const uint32_t key[2], uint32_t a, uint32_t b);
 
 /* ---- request.c -------------------------------------------------------------------------------------- */
 
@@ -71,7 +87,7 @@ struct ig_gen {
     int n_prompt, max_tokens, n_eos, top_logprobs;
     bool use_prefix_cache;
     uint32_t eos[EOS_MAX];
-    ig_sampling sampling;
+    ig_sampling sampling;   /* what it points to is in this block */
     void (*notify)(void *ud);
     void *notify_ud;
     uint64_t submit_ns;
@@ -85,6 +101,9 @@ struct ig_gen {
     int n_take;             /* rows of this step */
     int n_waited;           /* steps that passed this prefill over */
     bool begun;             /* was admitted before */
+    uint32_t key[2];        /* tier l1: where its random stream is */
+    ig_token_bias *bias;    /* sampling.logit_bias and .xtc_special */
+    uint32_t *special;
 
     /* Written by the engine thread; n_tokens and finish are what readers wait for. */
     uint32_t *ids;          /* [n_prompt + max_tokens] */

@@ -21,6 +21,8 @@ static void lay_out(ig_gen *g, ig_arena *a) {
     size_t n = (size_t)g->max_tokens;
 
     g->ids = ig_arena_take(a, ((size_t)g->n_prompt + n) * sizeof *g->ids);
+    g->bias = ig_arena_take(a, (size_t)g->sampling.n_logit_bias * sizeof *g->bias);
+    g->special = ig_arena_take(a, (size_t)g->sampling.n_xtc_special * sizeof *g->special);
     if (g->top_logprobs < 0) return;
     g->own = ig_arena_take(a, n * sizeof *g->own);
     g->top = ig_arena_take(a, n * (size_t)g->top_logprobs * sizeof *g->top);
@@ -29,7 +31,8 @@ static void lay_out(ig_gen *g, ig_arena *a) {
 ig_gen *ig_gen_make(const ig_gen_params *p, int max_tokens, int n_prompt) {
     const size_t head = (sizeof(ig_gen) + IG_ALIGN_BYTES - 1) / IG_ALIGN_BYTES * IG_ALIGN_BYTES;
     ig_arena a = {.counting = true};
-    ig_gen shape = {.n_prompt = n_prompt, .max_tokens = max_tokens, .top_logprobs = p->top_logprobs};
+    ig_gen shape = {.n_prompt = n_prompt, .max_tokens = max_tokens, .top_logprobs = p->top_logprobs,
+                    .sampling = p->sampling};
 
     lay_out(&shape, &a);
     uint8_t *block = calloc(1, head + a.used_bytes);
@@ -38,13 +41,18 @@ ig_gen *ig_gen_make(const ig_gen_params *p, int max_tokens, int n_prompt) {
     g->n_prompt = n_prompt;
     g->max_tokens = max_tokens;
     g->top_logprobs = p->top_logprobs;
+    g->sampling = p->sampling;
     lay_out(g, &(ig_arena){.base = block + head, .cap_bytes = a.used_bytes});
 
     memcpy(g->ids, p->prompt, (size_t)n_prompt * sizeof *g->ids);
     g->n_ids = n_prompt;
     g->n_eos = p->n_eos;
     if (p->n_eos > 0) memcpy(g->eos, p->eos, (size_t)p->n_eos * sizeof *g->eos);
-    g->sampling = p->sampling;
+    for (int i = 0; i < p->sampling.n_logit_bias; i++) g->bias[i] = p->sampling.logit_bias[i];
+    for (int i = 0; i < p->sampling.n_xtc_special; i++) g->special[i] = p->sampling.xtc_special[i];
+    g->sampling.logit_bias = g->bias;
+    g->sampling.xtc_special = g->special;
+    ig_sample_key(g->key, p->sampling.seed, p->sampling.n_drawn);
     g->use_prefix_cache = p->use_prefix_cache;
     g->notify = p->notify;
     g->notify_ud = p->notify_ud;

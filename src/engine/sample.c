@@ -1,7 +1,7 @@
 /* sample: from a row of logits to a token.
  *
- * Order:   what changes logits (bias, penalties, masks) acts on the row before it comes here. Then: not
- *          finite, dead end, argmax at temperature 0, top_p, min_p, top_k at temperature 1, the draw from
+ * Order:   what changes logits (bias, penalties) acts on the row before it comes here. Then: not finite, dead
+ *          end, argmax at temperature 0, top_p, min_p, xtc, top_k at temperature 1, the draw from
  *          softmax(logit / temperature) by inverse CDF in f64, ascending ids.
  * Threads: engine thread.
  * Memory:  scratch of n_vocab items, in the plan.
@@ -22,6 +22,7 @@ void ig_sampler_lay_out(ig_sampler *s, ig_arena *a) {
     s->some = ig_arena_take(a, n * sizeof *s->some);
     s->x = ig_arena_take(a, n * sizeof *s->x);
     s->weight = ig_arena_take(a, n * sizeof *s->weight);
+    s->prob = s->round ? ig_arena_take(a, n * sizeof *s->prob) : NULL;
 }
 
 uint32_t ig_sample_rank(float logit) {
@@ -120,8 +121,18 @@ static int top_p(ig_sampler *s, const float *logits, float p) {
     return keep_to(s, n, ig_sample_select(s, s->rank, s->weight, n, (double)p * total, &before), n);
 }
 
-static int min_p(ig_sampler *s, int n, float least) {
+static int top_k(ig_sampler *s, int n, int k) {
+    double before;
+    uint32_t last = ig_sample_select(s, s->rank, NULL, n, (double)k, &before);
+    return keep_to(s, n, last, k - (int)before);
+}
+
+/* Drops what is below `least`, but leaves n_keep. */
+static int min_p(ig_sampler *s, int n, float least, int n_keep) {
     int n_left = 0;
+    for (int i = 0; i < n; i++) n_left += s->x[i] >= least;
+    if (n_left < n_keep) return n_keep < n ? top_k(s, n, n_keep) : n;
+    n_left = 0;
     for (int i = 0; i < n; i++) {
         if (s->x[i] < least) continue;
         s->id[n_left] = s->id[i];
@@ -131,10 +142,27 @@ static int min_p(ig_sampler *s, int n, float least) {
     return n_left; /* the largest has x = 0 and stays */
 }
 
-static int top_k(ig_sampler *s, int n, int k) {
-    double before;
-    uint32_t last = ig_sample_select(s, s->rank, NULL, n, (double)k, &before);
-    return keep_to(s, n, last, k - (int)before);
+static bool is_special(const ig_sampling *p, int id) {
+    for (int i = 0; i < p->n_xtc_special; i++)
+        if (p->xtc_special[i] == (uint32_t)id) return true;
+    return false;
+}
+
+/* Of the tokens above the threshold leaves the least likely one, its equals and those that are special. */
+static int xtc(ig_sampler *s, int n, const ig_sampling *p) {
+    int n_left = 0;
+    s->exp(s->weight, s->x, n);
+    double above = p->xtc_threshold * sum_of(s->weight, n);
+    float least = INFINITY;
+    for (int i = 0; i < n; i++)
+        if ((double)s->weight[i] > above && s->weight[i] < least) least = s->weight[i];
+    for (int i = 0; i < n; i++) {
+        if (s->weight[i] > least && !is_special(p, s->id[i])) continue;
+        s->id[n_left] = s->id[i];
+        s->x[n_left] = s->x[i];
+        s->rank[n_left++] = s->rank[i];
+    }
+    return n_left;
 }
 
 /* A value that at least k of all x reach: the k-th largest of the maxima of runs of 64. */
@@ -179,48 +207,79 @@ static int draw(ig_sampler *s, int n, float temperature, uint32_t word) {
 
 int ig_sample(ig_sampler *s, const float *logits, const ig_sampling *p, uint32_t step) {
     int best = s->argmax(logits, s->n_vocab), n;
-    bool by_p = p->top_p > 0.0f && p->top_p < 1.0f, by_min = p->min_p > 0.0f;
+    bool by_p = p->top_p > 0.0 && p->top_p < 1.0, by_min = p->min_p > 0.0, by_xtc = p->xtc_probability > 0.0;
+    int n_keep = by_min && p->min_tokens_to_keep > 1 ? p->min_tokens_to_keep : 1;
 
     if (best < 0) return SAMPLE_NOT_FINITE;
-    float max = logits[best], least = by_min ? (float)ig_math_log((double)p->min_p) : 0.0f;
+    float max = logits[best], least = by_min ? (float)ig_math_log(p->min_p) : 0.0f;
     if (max == -INFINITY) return SAMPLE_NONE;
-    if (p->temperature == 0.0f) return best;
+    if ((float)p->temperature == 0.0f) return best;
 
     for (int i = 0; i < s->n_vocab; i++) s->x[i] = logits[i] - max;
     if (by_p) {
-        n = top_p(s, logits, p->top_p);
-        if (by_min) n = min_p(s, n, least);
-    } else if (by_min) {
+        n = top_p(s, logits, (float)p->top_p);
+        if (by_min) n = min_p(s, n, least, n_keep);
+    } else if (by_min && n_keep == 1) {
         n = gather(s, logits, s->x, least);
-    } else if (p->top_k > 0) {
+    } else if (p->top_k > 0 && !by_min && !by_xtc) {
         n = gather(s, logits, s->x, reached_by(s, p->top_k));
     } else {
         n = gather(s, logits, s->x, -FLT_MAX); /* all but what is masked */
+        if (by_min) n = min_p(s, n, least, n_keep);
     }
+    if (by_xtc && (double)ig_rng_word(p->seed, step, 0, 1) * 0x1p-32 < p->xtc_probability) n = xtc(s, n, p);
     if (p->top_k > 0 && p->top_k < n) n = top_k(s, n, p->top_k);
-    return draw(s, n, p->temperature, ig_rng_word(p->seed, step, 0, 0));
+    return draw(s, n, (float)p->temperature, ig_rng_word(p->seed, step, 0, 0));
+}
+
+void ig_sample_top(const float *x, int n, int n_top, ig_logprob *top) {
+    int n_found = 0;
+    for (int i = 0; i < n && n_top > 0; i++) {
+        int at = n_found;
+        if (n_found == n_top && !(x[i] > top[n_found - 1].logprob)) continue; /* equals: the lower id */
+        while (at > 0 && x[i] > top[at - 1].logprob) at--;
+        if (n_found < n_top) n_found++;
+        for (int k = n_found - 1; k > at; k--) top[k] = top[k - 1];
+        top[at] = (ig_logprob){(uint32_t)i, x[i]};
+    }
+    for (int k = n_found; k < n_top; k++) top[k] = (ig_logprob){UINT32_MAX, -INFINITY};
 }
 
 void ig_sample_logprobs(ig_sampler *s, const float *logits, uint32_t id, int n_top, ig_logprob *own,
                         ig_logprob *top) {
-    int best = s->argmax(logits, s->n_vocab), n = 0;
-
-    ig_assert(best >= 0 && id < (uint32_t)s->n_vocab);
+    ig_assert(id < (uint32_t)s->n_vocab);
+    if (s->round) { /* the draw has left them */
+        *own = (ig_logprob){id, s->x[id]};
+        ig_sample_top(s->x, s->n_vocab, n_top, top);
+        return;
+    }
+    int best = s->argmax(logits, s->n_vocab);
+    ig_assert(best >= 0);
     for (int i = 0; i < s->n_vocab; i++) s->x[i] = logits[i] - logits[best];
     s->exp(s->weight, s->x, s->n_vocab);
     double log_total = ig_math_log(sum_of(s->weight, s->n_vocab));
 
     *own = (ig_logprob){id, (float)((double)s->x[id] - log_total)};
-    for (int i = 0; i < s->n_vocab && n_top > 0; i++) {
-        int at = n;
-        if (n == n_top && !(s->x[i] > s->x[top[n - 1].id])) continue; /* equals: the lower id was first */
-        while (at > 0 && s->x[i] > s->x[top[at - 1].id]) at--;
-        if (n < n_top) n++;
-        for (int k = n - 1; k > at; k--) top[k] = top[k - 1];
-        top[at].id = (uint32_t)i;
-    }
-    for (int k = 0; k < n_top; k++) {
-        if (k >= n) top[k] = (ig_logprob){UINT32_MAX, -INFINITY}; /* a vocabulary smaller than was asked */
-        else top[k].logprob = (float)((double)s->x[top[k].id] - log_total);
-    }
+    ig_sample_top(s->x, s->n_vocab, n_top, top);
+    for (int k = 0; k < n_top; k++) /* a vocabulary may be smaller than was asked */
+        if (top[k].id != UINT32_MAX) top[k].logprob = (float)((double)top[k].logprob - log_total);
 }
+
+static const ig_tier_node nodes[] = {
+    {.id = "samp.argmax", .does = "the largest logit; of equals the lowest id", .tier = IG_TIER_L3,
+     .gate = IG_GATE_KL, .in = {NULL, NULL, "on"},
+     .proof = "engine: temperature_zero_takes_the_largest_and_of_equals_the_lowest_id", .also = IG_RUNS(ARGMAX)},
+    {.id = "samp.filters", .does = "top_p, min_p and top_k at temperature 1", .tier = IG_TIER_L3,
+     .oracle = "f64", .gate = IG_GATE_KL, .in = {NULL, NULL, "on"},
+     .proof = "engine: a_sampler_that_sorts_everything_in_float64_takes_the_same_tokens",
+     .when = "temperature > 0"},
+    {.id = "samp.draw", .does = "a token by inverse CDF in f64, from our own counted stream",
+     .tier = IG_TIER_L3, .gate = IG_GATE_KL, .in = {NULL, NULL, "on"},
+     .proof = "engine: draws_are_distributed_as_the_softmax_says", .when = "temperature > 0",
+     .also = IG_RUNS(EXP)},
+    {.id = "samp.logprobs", .does = "log-probabilities of a token and of those beside it",
+     .tier = IG_TIER_L3, .oracle = "f64", .gate = IG_GATE_KL, .in = {"on", "on", "on"},
+     .proof = "engine: logprobs_are_the_log_softmax_and_the_top_is_in_order", .when = "logprobs",
+     .also = IG_RUNS(EXP)},
+};
+NODE_EXPORT(sample, nodes);

@@ -290,3 +290,82 @@ TEST(more_alternatives_than_tokens_are_filled_with_nothing) {
     ig_sample_logprobs(of(2), (const float[]){1.0f, 1.0f}, 0, 5, &own, top);
     CHECK(top[0].id == 0 && top[1].id == 1 && top[2].id == UINT32_MAX && top[4].logprob == -INFINITY);
 }
+
+/* ---- what mlx-lm's options do, in f32 ---------------------------------------------------------------- */
+
+TEST(min_tokens_to_keep_acts_where_min_p_leaves_fewer) {
+    float l[6] = {1.0f, 5.0f, 3.0f, 3.0f, -INFINITY, 2.0f};
+    ig_sampling p = {.temperature = 5.0, .min_p = 0.5, .min_tokens_to_keep = 3};
+    int n[6] = {0};
+    for (uint32_t step = 0; step < 2000; step++) n[ig_sample(of(6), l, &p, step)]++;
+    CHECK(n[0] == 0 && n[1] > 0 && n[2] > 0 && n[3] > 0 && n[5] == 0);
+    p.min_tokens_to_keep = 1;
+    for (uint32_t step = 0; step < 100; step++) CHECK(ig_sample(of(6), l, &p, step) == 1);
+    p.min_tokens_to_keep = 2, p.top_p = 0.99; /* behind top_p, and of equals the lowest id */
+    memset(n, 0, sizeof n);
+    for (uint32_t step = 0; step < 2000; step++) n[ig_sample(of(6), l, &p, step)]++;
+    CHECK(n[1] > 0 && n[2] > 0 && n[3] == 0 && n[0] == 0);
+    p.min_p = 0.01, p.top_p = 0.0; /* min_p leaves more: it alone counts */
+    memset(n, 0, sizeof n);
+    for (uint32_t step = 0; step < 5000; step++) n[ig_sample(of(6), l, &p, step)]++;
+    CHECK(n[0] > 0 && n[1] > 0 && n[2] > 0 && n[3] > 0 && n[4] == 0 && n[5] > 0);
+}
+
+TEST(xtc_leaves_the_least_likely_above_the_threshold_and_what_is_special) {
+    const float l[5] = {2.0f, 1.0f, 0.0f, -4.0f, 1.5f}; /* 0.47 0.17 0.06 0.001 0.29 */
+    const uint32_t special[] = {4, 99};
+    ig_sampling p = {.temperature = 1.0, .xtc_probability = 1.0, .xtc_threshold = 0.1};
+    int n[5] = {0};
+    for (uint32_t step = 0; step < 5000; step++) n[ig_sample(of(5), l, &p, step)]++;
+    CHECK(n[0] == 0 && n[1] > 0 && n[2] > 0 && n[3] > 0 && n[4] == 0);
+    p.xtc_special = special, p.n_xtc_special = 2;
+    memset(n, 0, sizeof n);
+    for (uint32_t step = 0; step < 5000; step++) n[ig_sample(of(5), l, &p, step)]++;
+    CHECK(n[0] == 0 && n[1] > 0 && n[4] > 0);
+    p.n_xtc_special = 0, p.xtc_threshold = 0.5; /* nothing is above: nothing goes */
+    memset(n, 0, sizeof n);
+    for (uint32_t step = 0; step < 2000; step++) n[ig_sample(of(5), l, &p, step)]++;
+    CHECK(n[0] > 0 && n[1] > 0 && n[4] > 0);
+    p.xtc_threshold = 0.1, p.xtc_probability = 0.3; /* as often as it says */
+    memset(n, 0, sizeof n);
+    for (uint32_t step = 0; step < 20000; step++) n[ig_sample(of(5), l, &p, step)]++;
+    CHECK_MSG(n[0] > 20000 * 0.47 * 0.67 && n[0] < 20000 * 0.47 * 0.73, "%d", n[0]);
+}
+
+TEST(penalties_act_on_what_their_window_shows) {
+    const uint32_t ids[] = {0, 1, 1, 2, 1};
+    const ig_token_bias bias[] = {{3, 1.5f}, {3, 1.0f}};
+    const float l[5] = {1.0f, -2.0f, 4.0f, 0.5f, 3.0f};
+    float x[5];
+    ig_sampling p = {.repetition_penalty = 2.0};
+#define CHANGED(...)                                                                                        \
+    do {                                                                                                    \
+        const float want[5] = {__VA_ARGS__};                                                                \
+        memcpy(x, l, sizeof x);                                                                             \
+        ig_sample_penalize(of(5), x, &p, ids, 5);                                                           \
+        for (int i = 0; i < 5; i++) CHECK_MSG(x[i] == want[i], "token %d: %g", i, (double)x[i]);            \
+    } while (0)
+    CHANGED(0.5f, -4.0f, 2.0f, 0.5f, 3.0f); /* all that was, once */
+    p.repetition_context_size = 3;
+    CHANGED(1.0f, -4.0f, 2.0f, 0.5f, 3.0f); /* 1 2 1 */
+    p = (ig_sampling){.presence_penalty = 0.5, .presence_context_size = 4};
+    CHANGED(1.0f, -2.5f, 3.5f, 0.5f, 3.0f);
+    p = (ig_sampling){.frequency_penalty = 0.5, .frequency_context_size = 99};
+    CHANGED(0.5f, -3.5f, 3.5f, 0.5f, 3.0f);
+    p = (ig_sampling){.logit_bias = bias, .n_logit_bias = 2, .repetition_penalty = 1.0};
+    CHANGED(1.0f, -2.0f, 4.0f, 3.0f, 3.0f);
+    p.repetition_penalty = 2.0; /* in order: bias, repetition, presence, frequency */
+    p.presence_penalty = 1.0, p.frequency_penalty = 0.25;
+    CHANGED(0.5f - 1.0f - 0.25f, -4.0f - 1.0f - 0.75f, 2.0f - 1.0f - 0.25f, 3.0f, 3.0f);
+#undef CHANGED
+}
+
+TEST(log_probabilities_that_are_told_are_those_behind_the_penalties) {
+    float x[3] = {1.0f, 1.0f, 1.0f};
+    const uint32_t ids[] = {1};
+    const ig_sampling p = {.presence_penalty = 30.0};
+    ig_logprob own, top[3];
+    ig_sample_penalize(of(3), x, &p, ids, 1);
+    ig_sample_logprobs(of(3), x, 0, 3, &own, top);
+    CHECK(fabs((double)own.logprob + log(2.0)) < 1e-6 && top[2].id == 1 && top[2].logprob < -29.0f);
+}

@@ -319,3 +319,10 @@ bool ig_sched_reserve(ig_engine *e) {
     }
     return e->n_batch > 0;
 }
+
+static const ig_tier_node nodes[] = {
+    {.id = "drive.prefill_chunk", .does = "a prompt cut into steps", .tier = IG_TIER_L1, .oracle = "uncut",
+     .gate = IG_GATE_EXACT, .in = {"on", "on", "on"}, .proof = "engine: any_cut_of_the_prompt_gives_the_same_bits"},
+    {.id = "drive.admit", .does = "who runs, waits and is paused", .in = {"on", "on", "on"}},
+};
+NODE_EXPORT(sched, nodes);

@@ -101,6 +101,23 @@ typedef struct live {
 
 static const uint32_t EOS_IDS[] = {EOS};
 
+static const ig_token_bias BIASES[] = {{3, 2.5f}, {EOS, -1.0f}, {40, 0.75f}};
+static const uint32_t SPECIAL[] = {EOS, 7};
+
+/* What looks back at the tokens, or at the random stream more than once. */
+static void random_sampling(ig_sampling *s) {
+    s->repetition_penalty = below(2) ? 1.3 : 0.0;
+    s->repetition_context_size = (int)below(30);
+    s->presence_penalty = below(2) ? 0.5 : 0.0;
+    s->frequency_penalty = below(2) ? 0.25 : 0.0;
+    s->frequency_context_size = 64;
+    s->xtc_probability = below(2) ? 0.5 : 0.0;
+    s->xtc_threshold = 0.02;
+    s->xtc_special = SPECIAL, s->n_xtc_special = 2;
+    s->logit_bias = BIASES, s->n_logit_bias = (int)below(4);
+    s->min_p = below(2) ? 0.02 : 0.0, s->min_tokens_to_keep = (int)below(5);
+}
+
 /* Prompts that share beginnings of all lengths: a family, and forks from it. Some are poison. */
 static void random_params(live *l) {
     int n = 1 + (int)below(below(4) == 0 ? 400 : 150);
@@ -119,6 +136,7 @@ static void random_params(live *l) {
         .use_prefix_cache = below(8) != 0,
         .top_logprobs = below(4) == 0 ? (int)below(5) : -1,
     };
+    if (below(3) == 0) random_sampling(&l->p.sampling);
     l->canceled_queued = false;
 }
 
@@ -243,6 +261,17 @@ TEST(random_requests_to_a_model_with_windows_get_the_same_tokens) {
     simulate(arrivals() / 2, 6, 10, 8, 512);
     simulate(arrivals() / 2, 8, 80, 9, 64);
     simulate(arrivals() / 4, 16, 40, 60, 7);
+}
+
+TEST(random_requests_of_tier_l1_get_the_tokens_of_a_straight_computation) {
+    static const uint32_t types[] = {1, 30}; /* f16, bf16 */
+    for (int i = 0; i < 2; i++) {
+        fake_number = ig_fmt_of_gguf(types[i]);
+        CHECK(fake_number != NULL);
+        n_words = (5u << 27) + (uint32_t)i;
+        simulate(arrivals() / 4, 6, 12, 0, 512);
+    }
+    fake_number = NULL;
 }
 
 TEST(the_fake_model_notices_a_row_in_the_wrong_place) { /* the control of the runs above */

@@ -16,13 +16,20 @@ static bool is_end(const ig_gen *g, uint32_t token) {
 }
 
 /* The logits of g's last row: a token, and perhaps the end. */
-static void emit(ig_engine *e, ig_gen *g, const float *logits) {
-    int n = atomic_load(&g->n_tokens);
-    int token = ig_sample(&e->sampler, logits, &g->sampling, (uint32_t)n);
+static void emit(ig_engine *e, ig_gen *g, float *logits) {
+    ig_sampler *s = &e->sampler;
+    int n = atomic_load(&g->n_tokens), token;
+    ig_sample_penalize(s, logits, &g->sampling, g->ids, g->n_ids);
+    if (s->round) token = ig_sample_mlx(s, logits, &g->sampling, g->key);
+    else token = ig_sample(s, logits, &g->sampling, (uint32_t)n);
     uint64_t now = ig_clock_ns();
 
     if (token == SAMPLE_NOT_FINITE) {
         ig_sched_finish(e, g, IG_FINISH_FAILED, "non-finite logits");
+        return;
+    }
+    if (token == SAMPLE_TOO_COLD) {
+        ig_sched_finish(e, g, IG_FINISH_FAILED, "the temperature is too low for 16-bit numbers; 0 is greedy");
         return;
     }
     if (token == SAMPLE_NONE) {
@@ -30,7 +37,7 @@ static void emit(ig_engine *e, ig_gen *g, const float *logits) {
         return;
     }
     if (g->top_logprobs >= 0)
-        ig_sample_logprobs(&e->sampler, logits, (uint32_t)token, g->top_logprobs, &g->own[n],
+        ig_sample_logprobs(s, logits, (uint32_t)token, g->top_logprobs, &g->own[n],
                            g->top + (size_t)n * (size_t)g->top_logprobs);
     if (n == 0) {
         atomic_store(&g->first_ns, now);
@@ -82,7 +89,7 @@ static ig_status run(ig_engine *e, ig_gen *const *gens, int n, ig_err *err) {
     }
     for (int i = 0; i < rows.n_want; i++) {
         ig_gen *g = e->want_gen[i];
-        const float *logits = e->logits + (size_t)i * (size_t)e->model.n_vocab;
+        float *logits = e->logits + (size_t)i * (size_t)e->model.n_vocab;
         if (!g) continue; /* an earlier row of it was bad */
         if (g->last_logits) deliver(e, &rows, i, logits);
         else emit(e, g, logits);
@@ -113,3 +120,10 @@ bool ig_engine_turn(ig_engine *e) {
     ig_engine_count(e);
     return busy;
 }
+
+static const ig_tier_node nodes[] = {
+    {.id = "drive.loop", .does = "token after token, to an end token or a limit", .tier = IG_TIER_L1,
+     .oracle = "mlx-lm", .gate = IG_GATE_EXACT, .in = {"on", "on", "on"}, .proof = "tests/parity"},
+    {.id = "drive.stats", .does = "counts and times", .in = {"on", "on", "on"}},
+};
+NODE_EXPORT(step, nodes);

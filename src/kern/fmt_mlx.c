@@ -91,7 +91,7 @@ INLINE void pack(uint8_t *panel, const uint8_t *row, int lane, int n_cols, const
 
 #define FORMATS(X)                                                                                                     \
     X(bf16_sum, BF16, 0) X(bf16_run32, BF16, 32) X(bf16_run16, BF16, 16)                                               \
-    X(f16_sum, F16, 0) X(f16_run32, F16, 32) X(f16_run16, F16, 16)
+    X(f16_sum, F16, 0)
 
 #define FUNCTIONS(fmt, number, run)                                                                                    \
     FMT_DECLARE(fmt);                                                                                                  \
@@ -123,8 +123,8 @@ FORMATS(FORMAT)
 const ig_fmt *ig_fmt_mlx_exact(const ig_fmt *from, const ig_fmt *number) {
     const bool is_bf16 = number == &ig_fmt_bf16;
     if (from->mlx == IG_MLX_AFFINE) return is_bf16 ? &ig_fmt_bf16_sum : &ig_fmt_f16_sum;
-    if (from->mlx == IG_MLX_NVFP4) return is_bf16 ? &ig_fmt_bf16_run16 : &ig_fmt_f16_run16;
-    return is_bf16 ? &ig_fmt_bf16_run32 : &ig_fmt_f16_run32;
+    ig_assert(is_bf16); /* of scales in runs and f16 mlx-lm makes f32: the loader refuses those */
+    return from->mlx == IG_MLX_NVFP4 ? &ig_fmt_bf16_run16 : &ig_fmt_bf16_run32;
 }
 #endif
 

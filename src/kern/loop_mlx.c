@@ -44,6 +44,13 @@ INLINE void round_row(float *y, const float *x, int n, const enum number T) {
     if (i < n) store_some(y + i, r8(load_some(x + i, n - i), T), n - i);
 }
 
+/* Of logits, which the sampler sums: not rounded. */
+INLINE void exp_row(float *y, const float *x, int n) {
+    int i = 0;
+    for (; i + 8 <= n; i += 8) vf_store(y + i, exp8(vf_load(x + i)));
+    if (i < n) store_some(y + i, exp8(load_some(x + i, n - i)), n - i);
+}
+
 /* q = 1 / sqrt(sum of squares * (1 / n) + eps); y = r(r(x q) w) */
 INLINE void norm(float *y, const float *x, const float *w, int n, float eps, const enum number T) {
     float sum = 0.0f;
@@ -224,6 +231,7 @@ INLINE void attention(const ig_attention_args *a, const enum number T) {
 
 #define FUNCTIONS(t, T)                                                                                                \
     static void round_##t(float *y, const float *x, int n) { round_row(y, x, n, T); }                                  \
+    static void exp_##t(float *y, const float *x, int n) { exp_row(y, x, n); }                                         \
     static void norm_##t(float *y, const float *x, const float *w, int n, float eps) { norm(y, x, w, n, eps, T); }     \
     static void rope_##t(float *lo, float *hi, size_t x_row, const float *cos, const float *sin, size_t angle_row,     \
                          int m, int n) {                                                                               \
@@ -261,6 +269,6 @@ static void to_f16_f16(uint16_t *y, const float *x, int n) {
     KERN(IG_KERN_ROUND, round, t), KERN(IG_KERN_NORM, norm, t), KERN(IG_KERN_ROPE, rope, t),                           \
         KERN(IG_KERN_SWIGLU, swiglu, t), KERN(IG_KERN_GEGLU, geglu, t), KERN(IG_KERN_ADD, add, t),                     \
         KERN(IG_KERN_SCALE, scale, t), KERN(IG_KERN_SOFTCAP, softcap, t), KERN(IG_KERN_TO_F16, to_f16, t),             \
-        KERN(IG_KERN_ATTENTION, attention, t)
+        KERN(IG_KERN_ATTENTION, attention, t), KERN(IG_KERN_EXP, exp, t)
 static const ig_kern kerns[] = {KERNS(bf16), KERNS(f16)};
 KERN_EXPORT(loop_mlx, kerns);

@@ -104,7 +104,7 @@ float ig_mlx_tanh(float x) {
     } else {
         y = a > 20.0 ? 1.0 : 1.0 - 2.0 / (ig_math_exp(2.0 * a) + 1.0);
     }
-    return (float)(x < 0.0f ? -y : y);
+    return (float)copysign(y, (double)x);
 }
 
 /* ---- gelu --------------------------------------------------------------------------------------------- */

@@ -424,3 +424,8 @@ bool ig_kv_pool_check(const ig_kv_pool *p, ig_err *err) {
         if (!count_group(p, g, err)) return false;
     return ig_kv_tree_check(p, err);
 }
+
+static const ig_tier_node nodes[] = {
+    {.id = "kv.grow", .does = "blocks taken, given back and tabled", .in = {"on", "on", "on"}},
+};
+NODE_EXPORT(blocks, nodes);

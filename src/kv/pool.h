@@ -8,6 +8,7 @@
 #define IG_KV_POOL_H
 
 #include "kv/kv.h"
+#include "tier/tier.h"
 
 enum { NONE = -1 };
 

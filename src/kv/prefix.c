@@ -486,3 +486,10 @@ bool ig_kv_tree_check(const ig_kv_pool *p, ig_err *err) {
     }
     return true;
 }
+
+static const ig_tier_node nodes[] = {
+    {.id = "cache.prefix", .does = "what of a prompt is there already is not computed again",
+     .tier = IG_TIER_L1, .oracle = "uncached", .gate = IG_GATE_EXACT, .in = {"on", "on", "on"},
+     .proof = "engine: a_prefix_from_the_cache_gives_the_same_bits", .when = "known prefix"},
+};
+NODE_EXPORT(prefix, nodes);

@@ -63,3 +63,11 @@ void ig_carry_seed(const ig_carry *out, const ig_carry *next) {
         if (made != kept && made->needs_g && kept->has_g) op_grad_home(made, kept->g, true);
     }
 }
+
+static const ig_tier_node nodes[] = {
+    {.id = "seg.backward", .does = "layers in segments, run again for their gradients", .tier = IG_TIER_L3,
+     .oracle = "bwd.full", .gate = IG_GATE_FD, .in = {"on", "on", "on"},
+     .proof = "model: segmented_gradients_equal_whole_ones_bit_for_bit_at_every_cut_and_any_number_of_threads",
+     .training = true},
+};
+NODE_EXPORT(carry, nodes);

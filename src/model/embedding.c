@@ -132,3 +132,11 @@ ig_status ig_embedding_finish(float *v, int n, ig_err *err) {
     for (int i = 0; i < n; i++) v[i] = (float)((double)v[i] * scale);
     return IG_OK;
 }
+
+static const ig_tier_node nodes[] = {
+    {.id = "embed.pool", .does = "the last row of a text, made a vector of length 1", .tier = IG_TIER_L3,
+     .oracle = "mlx-lm", .gate = IG_GATE_KL, .in = {"on", "on", "on"},
+     .proof = "model: vectors_are_mlx_lms_and_the_same_bits_alone_in_a_batch_and_in_chunks",
+     .when = "ingle embed"},
+};
+NODE_EXPORT(embedding, nodes);

@@ -121,6 +121,7 @@ const ig_family ig_family_gemma3 = {.name = "gemma3",
                                     .hf_config = hf_config,
                                     .hf_drop = hf_drop,
                                     .hf_head_by_tensor = true,
+                                    .mlx_makes_head = true,
                                     .layer_rows = layer_rows,
                                     .top_rows = top_rows,
                                     .layer = ig_layer_two_norms};

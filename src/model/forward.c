@@ -89,3 +89,10 @@ ig_status ig_model_hidden(ig_model *m, ig_arena *arena, const ig_rows *rows, flo
     ig_assert(rows->n_rows > 0 && (rows->n_want == 0 || hidden != NULL));
     return forward(m, arena, rows, (ig_model_out){.hidden = hidden, .wants_hidden = true}, err);
 }
+
+static const ig_tier_node nodes[] = {
+    {.id = "model.forward", .does = "embedding, layers, last norm and head, in this order",
+     .tier = IG_TIER_L1, .oracle = "mlx-lm", .gate = IG_GATE_EXACT, .in = {"on", "on", "on"},
+     .proof = "tests/parity"},
+};
+NODE_EXPORT(forward, nodes);

@@ -3,6 +3,7 @@
 #define IG_MODEL_INSIDE_H
 
 #include "model/model.h"
+#include "tier/tier.h"
 
 /* Matrices of a layer, and its norm weights. A family uses those that it has. */
 enum { IG_W_Q, IG_W_K, IG_W_V, IG_W_O, IG_W_GATE, IG_W_UP, IG_W_DOWN, IG_LAYER_WEIGHTS_MAX };
@@ -100,6 +101,7 @@ struct ig_family {
     ig_status (*hf_config)(ig_model_config *out, const ig_hf *h, ig_err *err);
     const char *const *hf_drop; /* tensors of snapshots that are not read, one * in each; NULL-ended */
     bool hf_head_by_tensor;     /* lm_head.weight says whether the head is tied; else tie_word_embeddings */
+    bool mlx_makes_head;        /* mlx-lm makes a head, though the embedding is it */
     bool mlx_sees_all;          /* mlx-lm knows no window in this family */
     bool hf_tied_by_default;    /* ... without which lm_head.weight says it, or, if this is set, it is tied */
     const ig_weight_spec *layer_rows; /* ended by a NULL name */

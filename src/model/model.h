@@ -62,6 +62,7 @@ typedef struct ig_model_config {
     ig_rope_settings rope[IG_ROPES];
     bool own_window_rope; /* else rope[IG_ROPE_WINDOW] means nothing */
     bool tied_head;
+    bool tied_unsaid;                /* there is a head, and no setting that says whether it counts */
     bool no_head;                    /* a bare model: rows after the last norm, and no logits */
     ig_pooling pooling;
     bool attention_bias, mlp_bias;   /* of a snapshot: the settings; in GGUF files the tensors say it */
@@ -97,6 +98,8 @@ ig_kv_shape ig_model_kv_shape(const ig_model *m);
 ig_tier ig_model_tier(const ig_model *m); /* the ceiling it was opened with */
 /* Tiers l1 and l2: what activations and logits are rounded to, ig_fmt_bf16 or ig_fmt_f16; else NULL. */
 const ig_fmt *ig_model_number(const ig_model *m);
+/* How many random numbers mlx_lm.generate has drawn from its seed before the first token: it seeds, then loads. */
+int ig_model_mlx_draws(const ig_model *m);
 bool ig_model_two_parts(const ig_model *m);
 uint64_t ig_model_weights_bytes(const ig_model *m); /* repacked, in memory */
 uint64_t ig_model_decode_bytes(const ig_model *m);  /* weight bytes read for one decoded token */

@@ -134,6 +134,7 @@ static ig_status read_tied(ig_model_config *c, const ig_family *f, const ig_hf *
                        h->path);
     /* Where the key is missing, a head that is there is meant; only some families drop it even then. */
     c->tied_head = v ? yyjson_get_bool(v) : f->hf_tied_by_default || !has_head;
+    c->tied_unsaid = !v && has_head;
     c->no_head = is_bare && !has_head && !c->tied_head;
     return IG_OK;
 }
@@ -351,6 +352,11 @@ static ig_status take_number(ig_model *m, const ig_source *s, ig_err *err) {
     ig_source_name(name, s, norm, 0);
     ig_status st = ig_source_number(&m->number, s, name, err);
     if (st) return st;
+    if (c->tied_unsaid)
+        return ig_fail(err, IG_EINVAL,
+                       "%s: config.json lacks tie_word_embeddings, and mlx-lm would drop the lm_head.weight that is there; "
+                       "say it there for --l1",
+                       s->path);
     c->embed_scale = ig_number_round(m->number, c->embed_scale);
     c->attention_scale = ig_number_round(m->number, c->attention_scale);
     c->attention_softcap = ig_number_round(m->number, c->attention_softcap);
@@ -438,6 +444,16 @@ ig_tier ig_model_tier(const ig_model *m) {
 }
 const ig_fmt *ig_model_number(const ig_model *m) {
     return m->number;
+}
+/* One for each matrix and bias that mlx-lm makes, at random, before it reads them, and one for each that it then makes
+ * quantized. Its head is there even where the embedding is the head, in one family. */
+int ig_model_mlx_draws(const ig_model *m) {
+    int n = 1 + (!m->config.tied_head || m->family->mlx_makes_head ? 1 : 0);
+    for (int slot = 0; slot < 2; slot++) n += m->top.w[slot].fmt && m->top.w[slot].fmt->rounds && !(slot && m->config.tied_head);
+    for (int i = 0; i < m->config.n_layers; i++)
+        for (int k = 0; k < IG_LAYER_WEIGHTS_MAX; k++)
+            n += 1 + (m->layers[i].bias[k] != NULL) + m->layers[i].w[k].fmt->rounds;
+    return n;
 }
 bool ig_model_two_parts(const ig_model *m) {
     return m->two_parts;

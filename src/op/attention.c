@@ -522,3 +522,27 @@ ig_tensor *op_attention(ig_run *r, const ig_attention *a, ig_qkv x, const ig_row
     op_note(r, op_attention_back, &note, sizeof note, y, NULL, NULL);
     return y;
 }
+
+static const ig_tier_node nodes[] = {
+    {.id = "kv.append", .does = "keys and values into their blocks, 16 bits", .tier = IG_TIER_L1,
+     .oracle = "mlx-lm", .gate = IG_GATE_EXACT, .in = {"on", "on", "on"}, .flags = "l1 l2 l3 kv-bits",
+     .proof = "tests/parity", .steps = "kv append", .runs = IG_RUNS(TO_F16)},
+    {.id = "kv.q_encode", .does = "keys and values into their blocks, 8 bits", .tier = IG_TIER_L3,
+     .gate = IG_GATE_KL, .in = {NULL, NULL, NULL}, .flags = "kv-bits",
+     .proof = "model: keys_and_values_of_8_bits_change_the_logits_a_little_and_no_more",
+     .when = "--kv-bits 8", .steps = "kv append", .runs = IG_RUNS(TO_KV8)},
+    {.id = "attn.scale", .does = "queries times the scale of the scores", .tier = IG_TIER_L1,
+     .oracle = "mlx-lm", .gate = IG_GATE_EXACT, .in = {"on", "on", "on"}, .flags = "l1 l2 l3",
+     .proof = "tests/parity", .steps = "linear q", .also = IG_RUNS(SCALE)},
+    {.id = "attn.sdpa", .does = "causal attention, in windows or over all", .tier = IG_TIER_L1,
+     .oracle = "mlx-lm", .gate = IG_GATE_EXACT, .in = {"on", "on", "on"}, .flags = "l1 l2 l3 kv-bits",
+     .proof = "tests/parity", .steps = "attention", .runs = IG_RUNS(ATTENTION)},
+    {.id = "attn.join", .does = "parts of a long context made one", .tier = IG_TIER_L3,
+     .gate = IG_GATE_ENVELOPE, .in = {NULL, NULL, "on"}, .flags = "l1 l2 l3",
+     .proof = "tests/quality/test_envelope.py", .steps = "attention join", .runs = IG_RUNS(ATTENTION_JOIN)},
+    {.id = "rope.back", .does = "gradient of the turn of heads and of their norms", .tier = IG_TIER_L3,
+     .gate = IG_GATE_FD, .in = {"on", "on", "on"},
+     .proof = "op: q_k_and_v_go_back_through_scale_rope_and_norms_of_heads", .steps = "rope back",
+     .runs = IG_RUNS(ROPE_BACK), .also = IG_RUNS(NORM_BACK) | IG_RUNS(SCALE), .training = true},
+};
+NODE_EXPORT(attention, nodes);

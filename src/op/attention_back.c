@@ -193,3 +193,12 @@ void op_attention_back(ig_run *r, const void *own) {
     }
     ig_arena_rewind(r->arena, mark);
 }
+
+static const ig_tier_node nodes[] = {
+    {.id = "attn.flash_train", .does = "gradient of attention, in blocks", .tier = IG_TIER_L3,
+     .oracle = "f64", .gate = IG_GATE_FD, .in = {"on", "on", "on"},
+     .proof = "op: attention_gives_the_gradients_of_materialised_float64_attention",
+     .steps = "attention back", .runs = IG_RUNS(MATMUL),
+     .also = IG_RUNS(DOT) | IG_RUNS(SOFTCAP) | IG_RUNS(SOFTMAX_BACK), .training = true},
+};
+NODE_EXPORT(attention_back, nodes);

@@ -34,3 +34,10 @@ ig_tensor *op_embed(ig_run *r, const ig_weight *table, const ig_rows *rows, floa
     ig_pool_run(r->pool, embed_part, &job, rows->n_rows, LIGHT_ROWS);
     return y;
 }
+
+static const ig_tier_node nodes[] = {
+    {.id = "embed.lookup", .does = "a row of the table, times the family's scale", .tier = IG_TIER_L1,
+     .oracle = "mlx-lm", .gate = IG_GATE_EXACT, .in = {"on", "on", "on"}, .flags = "l1 l2 l3",
+     .proof = "tests/parity", .steps = "embed", .runs = IG_RUNS(UNPACK)},
+};
+NODE_EXPORT(embed, nodes);

@@ -261,3 +261,13 @@ void op_loss_seed(ig_run *r, ig_loss *loss, const float *g) {
     }
     if (loss->x->needs_g) op_grad_home(loss->x, loss->dx, true);
 }
+
+static const ig_tier_node nodes[] = {
+    {.id = "head.ce.flash",
+     .does = "log-probability of targets and its gradient, over blocks of the vocabulary",
+     .tier = IG_TIER_L3, .oracle = "f64", .gate = IG_GATE_FD, .in = {"on", "on", "on"},
+     .proof = "op: three_heads_equal_float64_with_and_without_a_cap", .steps = "head loss",
+     .runs = IG_RUNS(MATMUL),
+     .also = IG_RUNS(SOFTMAX_STEP) | IG_RUNS(EXP) | IG_RUNS(SCALE) | IG_RUNS(SOFTCAP), .training = true},
+};
+NODE_EXPORT(head_loss, nodes);

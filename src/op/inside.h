@@ -3,6 +3,7 @@
 #define IG_OP_INSIDE_H
 
 #include "op/op.h"
+#include "tier/tier.h"
 
 #include <string.h>
 

@@ -192,3 +192,30 @@ void op_head(ig_run *r, const ig_head *head, const ig_tensor *x, float *out, siz
     linear_job job = {.r = r, .w = w, .x = x, .out = out, .stride = out_stride, .softcap = head->softcap};
     op_run_units(r, plain_unit, &job, ig_weight_n_panels(w), x, 1);
 }
+
+static const ig_tier_node nodes[] = {
+    {.id = "matmul", .does = "products with weights, and their biases", .tier = IG_TIER_L1,
+     .oracle = "mlx-lm", .gate = IG_GATE_EXACT, .in = {"on", "on", "on"}, .flags = "l1 l2 l3",
+     .proof = "tests/parity",
+     .steps = "linear, linear q, linear k, linear v, linear gate, linear up, linear+add",
+     .runs = IG_RUNS(LINEAR)},
+    {.id = "elt.add", .does = "the residual sum, on the tile of a product or of a norm", .tier = IG_TIER_L1,
+     .oracle = "mlx-lm", .gate = IG_GATE_EXACT, .in = {"on", "on", "on"}, .flags = "l1 l2 l3",
+     .proof = "tests/parity", .steps = "linear+add, norm+add", .also = IG_RUNS(ADD)},
+    {.id = "act.swiglu", .does = "silu(gate) * up, on tiles", .tier = IG_TIER_L1, .oracle = "mlx-lm",
+     .gate = IG_GATE_EXACT, .in = {"on", "on", "on"}, .flags = "l1 l2 l3", .proof = "tests/parity",
+     .steps = "glu", .runs = IG_RUNS(SWIGLU)},
+    {.id = "act.geglu", .does = "gelu(gate) * up, on tiles", .tier = IG_TIER_L1, .oracle = "mlx-lm",
+     .gate = IG_GATE_EXACT, .in = {"on", "on", "on"}, .flags = "l1 l2 l3", .proof = "tests/parity",
+     .steps = "glu", .runs = IG_RUNS(GEGLU)},
+    {.id = "head.logits", .does = "the product with the head", .tier = IG_TIER_L1, .oracle = "mlx-lm",
+     .gate = IG_GATE_EXACT, .in = {"on", "on", "on"}, .flags = "l1 l2 l3", .proof = "tests/parity",
+     .steps = "head", .runs = IG_RUNS(LINEAR)},
+    {.id = "head.softcap", .does = "logits bent under a cap", .tier = IG_TIER_L1, .oracle = "mlx-lm",
+     .gate = IG_GATE_EXACT, .in = {"on", "on", "on"}, .flags = "l1 l2 l3", .proof = "tests/parity",
+     .steps = "softcap", .runs = IG_RUNS(SOFTCAP)},
+    {.id = "act.back", .does = "gradient of the gates", .tier = IG_TIER_L3, .gate = IG_GATE_FD,
+     .in = {"on", "on", "on"}, .proof = "op: gates_give_the_slope_of_their_own_forward",
+     .steps = "glu back", .runs = IG_RUNS(SWIGLU_BACK) | IG_RUNS(GEGLU_BACK), .training = true},
+};
+NODE_EXPORT(linear, nodes);

@@ -91,3 +91,11 @@ void op_linear_back(ig_run *r, const ig_weight *w, const float *dy, ig_tensor *x
                     job.n_ranges * ((job.n_rows + job.rows_a_unit - 1) / job.rows_a_unit), 1);
     ig_arena_rewind(r->arena, mark);
 }
+
+static const ig_tier_node nodes[] = {
+    {.id = "matmul.back", .does = "gradient of products, through frozen weights", .tier = IG_TIER_L3,
+     .oracle = "f64", .gate = IG_GATE_FD, .in = {"on", "on", "on"},
+     .proof = "op: linear_gives_dy_w_in_every_format_and_adds_to_what_is_there", .steps = "linear back",
+     .runs = IG_RUNS(MATMUL), .training = true},
+};
+NODE_EXPORT(linear_back, nodes);

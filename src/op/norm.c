@@ -136,3 +136,14 @@ ig_tensor *op_norm_add(ig_run *r, ig_tensor *x, const float *w, float eps, ig_te
     op_note(r, norm_back, &note, sizeof note, y, NULL, NULL);
     return y;
 }
+
+static const ig_tier_node nodes[] = {
+    {.id = "norm.rms", .does = "RMS norm of rows and of heads", .tier = IG_TIER_L1, .oracle = "mlx-lm",
+     .gate = IG_GATE_EXACT, .in = {"on", "on", "on"}, .flags = "l1 l2 l3", .proof = "tests/parity",
+     .steps = "norm, norm of heads, norm+add", .runs = IG_RUNS(NORM)},
+    {.id = "norm.back", .does = "gradient of the norm", .tier = IG_TIER_L3, .gate = IG_GATE_FD,
+     .in = {"on", "on", "on"},
+     .proof = "op: a_norm_of_picked_rows_some_twice_gives_each_row_its_sum_and_others_zero",
+     .steps = "norm back", .runs = IG_RUNS(NORM_BACK), .training = true},
+};
+NODE_EXPORT(norm, nodes);

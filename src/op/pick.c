@@ -34,3 +34,8 @@ void op_pick_rows(ig_run *r, const ig_rows *rows, ig_rows *picked) {
     if (op_stopped(r) || ig_run_planning(r)) return;
     for (int t = 0; t < n; t++) pos[t] = rows->pos[rows->want[t]], seq[t] = rows->seq[rows->want[t]];
 }
+
+static const ig_tier_node nodes[] = {
+    {.id = "rows.pick", .does = "in the last layer only wanted rows go on", .in = {"on", "on", "on"}},
+};
+NODE_EXPORT(pick, nodes);

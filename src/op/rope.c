@@ -68,3 +68,10 @@ const ig_rope *op_rope(ig_run *r, const ig_rows *rows, const double *inv_freq, i
     ig_pool_run(r->pool, rope_part, &job, rows->n_rows, LIGHT_ROWS);
     return y;
 }
+
+static const ig_tier_node nodes[] = {
+    {.id = "rope.apply", .does = "cosines and sines of the positions, and the turn of heads",
+     .tier = IG_TIER_L1, .oracle = "mlx-lm", .gate = IG_GATE_EXACT, .in = {"on", "on", "on"},
+     .flags = "l1 l2 l3", .proof = "tests/parity", .steps = "rope", .runs = IG_RUNS(ROPE)},
+};
+NODE_EXPORT(rope, nodes);

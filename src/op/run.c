@@ -179,3 +179,19 @@ void op_store_row(const ig_run *r, ig_tensor *y, int row, int col, const float *
     if (y->f) memcpy(y->f + (size_t)row * (size_t)y->n_cols + (size_t)col, x, (size_t)n * sizeof *x);
     op_quant_row(r, y, row, col, x, n);
 }
+
+static const ig_tier_node nodes[] = {
+    {.id = "act.round", .does = "what a step made, rounded to the checkpoint's 16-bit numbers", .tier = IG_TIER_L1,
+     .oracle = "mlx-lm", .gate = IG_GATE_EXACT, .in = {"on", "on", NULL}, .flags = "l1 l2 l3",
+     .proof = "tests/parity", .runs = IG_RUNS(ROUND)},
+    {.id = "act.q8", .does = "rows to int8, for weights of 2 to 5 bits", .tier = IG_TIER_L3,
+     .gate = IG_GATE_ENVELOPE, .in = {NULL, NULL, "on"}, .flags = "l1 l2 l3 act-bits",
+     .proof = "tests/quality/test_envelope.py", .runs = IG_RUNS(QUANT)},
+    {.id = "act.q8x2", .does = "rows to two parts of int8, nearly 16 bits, each multiplied", .tier = IG_TIER_L3,
+     .oracle = "f64", .gate = IG_GATE_KL, .in = {NULL, NULL, NULL}, .flags = "act-bits",
+     .proof = "tests/quality/test_quality.py", .when = "--act-bits 16", .runs = IG_RUNS(QUANT), .also = IG_RUNS(ADD)},
+    {.id = "act.q16", .does = "rows to int16, for weights of 6 and 8 bits", .tier = IG_TIER_L3,
+     .gate = IG_GATE_ENVELOPE, .in = {NULL, NULL, "on"}, .flags = "l1 l2 l3",
+     .proof = "tests/quality/test_envelope.py", .runs = IG_RUNS(QUANT16)},
+};
+NODE_EXPORT(run, nodes);

@@ -129,3 +129,11 @@ void op_backward(ig_run *r) {
     }
     *r->tape = (ig_tape){0};
 }
+
+static const ig_tier_node nodes[] = {
+    {.id = "bwd.full", .does = "the walk back over what a forward noted", .tier = IG_TIER_L3,
+     .oracle = "f64", .gate = IG_GATE_FD, .in = {"on", "on", "on"},
+     .proof = "model: the_gradient_of_the_embedding_equals_differences_of_a_float64_twin",
+     .also = IG_RUNS(ADD), .training = true},
+};
+NODE_EXPORT(tape, nodes);

@@ -150,6 +150,11 @@ static bool put_logprobs(ig_serve_job *job, ig_serve_choice *c, ig_buf *out) {
 
 /* ---- usage and statistics ------------------------------------------------------------------------------ */
 
+static const char *tier_of(const ig_serve_job *job) {
+    const ig_serve_config *c = &job->s->config;
+    return job->req.sampling.temperature > 0.0f ? c->tier_sampled : c->tier;
+}
+
 static bool put_usage(ig_serve_job *job, ig_buf *out) {
     long long prompt = 0, cached = 0, completion = 0;
     for (int i = 0; i < job->n_choices; i++) {
@@ -161,8 +166,8 @@ static bool put_usage(ig_serve_job *job, ig_buf *out) {
     return ig_buf_addf(out,
                        "{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,"
                        "\"prompt_tokens_details\":{\"cached_tokens\":%lld},"
-                       "\"completion_tokens_details\":{\"reasoning_tokens\":0}}",
-                       prompt, completion, prompt + completion, cached);
+                       "\"completion_tokens_details\":{\"reasoning_tokens\":0},\"tier\":\"%s\"}",
+                       prompt, completion, prompt + completion, cached, tier_of(job));
 }
 
 static double per_second(double n, uint64_t ns) {
@@ -190,7 +195,7 @@ static bool put_statistics(ig_serve_job *job, ig_buf *out) {
     else
         ok = ok && ig_buf_add_str(out, "null");
     if (job->cancelled) ok = ok && ig_buf_add_str(out, ",\"cancelled\":true");
-    return ok && ig_buf_add_str(out, ",\"tier\":\"L3\"}");
+    return ok && ig_buf_addf(out, ",\"tier\":\"%s\"}", tier_of(job));
 }
 
 /* ---- chunks -------------------------------------------------------------------------------------------- */

@@ -53,18 +53,13 @@ static const struct field {
     {"continue_final_message", FOR_BOTH, OFF_FALSE, 0},
     {"chat_template_kwargs", FOR_TEXT, OFF_EMPTY, 0},
     {"reasoning_effort", FOR_TEXT, OFF_NEVER, 0},
-    {"presence_penalty", FOR_BOTH, OFF_ZERO, 0},
-    {"frequency_penalty", FOR_BOTH, OFF_ZERO, 0},
-    {"repetition_penalty", FOR_BOTH, OFF_ZERO_ONE, 0},
     {"repeat_penalty", FOR_BOTH, OFF_ZERO_ONE, 0},
-    {"xtc_probability", FOR_BOTH, OFF_ZERO, 0},
     {"typical_p", FOR_BOTH, OFF_ZERO_ONE, 0},
     {"top_n_sigma", FOR_BOTH, OFF_ZERO, -1},
     {"dry_multiplier", FOR_BOTH, OFF_ZERO, 0},
     {"dynatemp_range", FOR_BOTH, OFF_ZERO, 0},
     {"mirostat", FOR_BOTH, OFF_ZERO, 0},
     {"min_tokens", FOR_BOTH, OFF_ZERO, 0},
-    {"min_tokens_to_keep", FOR_BOTH, OFF_ZERO, 1},
     {"ignore_eos", FOR_BOTH, OFF_FALSE, 0},
     {"stop_token_ids", FOR_BOTH, OFF_EMPTY, 0},
     {"bad_words", FOR_BOTH, OFF_EMPTY, 0},
@@ -86,22 +81,6 @@ static const struct field {
     {"echo", FOR_TEXT, OFF_FALSE, 0},
 };
 
-/* Range first, so that a value that no server takes is told as wrong and not as missing here. */
-static const struct range {
-    const char *key;
-    double lo, hi;
-} ranges[] = {
-    {"presence_penalty", -2, 2},
-    {"frequency_penalty", -2, 2},
-    {"repetition_penalty", 0, 1e6},
-    {"repeat_penalty", 0, 1e6},
-    {"xtc_probability", 0, 1},
-    {"xtc_threshold", 0, 0.5},
-    {"repetition_context_size", 0, INT_MAX},
-    {"presence_context_size", 0, INT_MAX},
-    {"frequency_context_size", 0, INT_MAX},
-};
-
 static bool is_off(yyjson_val *v, const struct field *f) {
     switch (f->off) {
     case OFF_NEVER: return false;
@@ -116,10 +95,8 @@ static bool is_off(yyjson_val *v, const struct field *f) {
 }
 
 static bool refuse_unsupported(yyjson_val *root, ig_serve_kind kind, ig_http_error *e) {
-    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
-        double unused;
-        if (!ig_serve_get_number(root, ranges[i].key, ranges[i].lo, ranges[i].hi, &unused, e)) return false;
-    }
+    double unused; /* a value that no server takes is told as wrong and not as missing here */
+    if (!ig_serve_get_number(root, "repeat_penalty", 0, 1e6, &unused, e)) return false;
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         const struct field *f = &fields[i];
         yyjson_val *v = f->routes & 1 << kind ? ig_json_get(root, f->key) : NULL;
@@ -128,13 +105,7 @@ static bool refuse_unsupported(yyjson_val *root, ig_serve_kind kind, ig_http_err
                                    "%s is not supported here; leave it out", f->key);
     }
 
-    yyjson_val *v = ig_json_get(root, "logit_bias");
-    if (v && !yyjson_is_obj(v) && !yyjson_is_arr(v))
-        return ig_serve_refuse(e, "invalid_value", "logit_bias", "logit_bias must be a dict of int to float");
-    if (v && yyjson_get_len(v) > 0)
-        return ig_serve_refuse(e, "unsupported_parameter", "logit_bias",
-                               "logit_bias is not supported by this server");
-
+    yyjson_val *v;
     int64_t n = 1, best_of = 1;
     if (!ig_serve_get_int(root, "n", 1, IG_SERVE_CHOICES_MAX, &n, e)) return false;
     if (n > 1)
@@ -203,22 +174,72 @@ static bool parse_seed(ig_chat_request *r, yyjson_val *seed, ig_http_error *e) {
     return true;
 }
 
+/* {"13": -5}: an id in decimal and what is added to its logit. An id that comes again counts as last said. */
+static bool parse_bias(ig_chat_request *r, yyjson_val *biases, ig_http_error *e) {
+    size_t i, n;
+    yyjson_val *key, *value;
+    if (!biases || (yyjson_is_arr(biases) && yyjson_get_len(biases) == 0)) return true; /* what clients send for none */
+    if (!yyjson_is_obj(biases))
+        return ig_serve_refuse(e, "invalid_value", "logit_bias", "logit_bias must be a dict of int to float");
+    if (yyjson_get_len(biases) > IG_LOGIT_BIAS_MAX)
+        return ig_serve_refuse(e, "invalid_value", "logit_bias", "logit_bias has %zu tokens; at most %d are allowed",
+                               yyjson_get_len(biases), IG_LOGIT_BIAS_MAX);
+    r->sampling.logit_bias = r->bias;
+    r->sampling.n_logit_bias = 0;
+    yyjson_obj_foreach(biases, i, n, key, value) {
+        const char *digits = yyjson_get_str(key);
+        uint64_t id = 0;
+        size_t len = yyjson_get_len(key);
+        for (size_t k = 0; k < len && id <= UINT32_MAX; k++)
+            id = digits[k] >= '0' && digits[k] <= '9' ? id * 10 + (uint64_t)(digits[k] - '0') : UINT64_MAX;
+        double x = yyjson_get_num(value);
+        if (len == 0 || id > UINT32_MAX)
+            return ig_serve_refuse(e, "invalid_value", "logit_bias", "logit_bias: %.40s is not a token id", digits);
+        if (!yyjson_is_num(value) || !(x >= -100 && x <= 100))
+            return ig_serve_refuse(e, "invalid_value", "logit_bias",
+                                   "logit_bias of token %llu must be a number between -100 and 100",
+                                   (unsigned long long)id);
+        int at = 0;
+        while (at < r->sampling.n_logit_bias && r->bias[at].id != (uint32_t)id) at++;
+        if (at == r->sampling.n_logit_bias) r->sampling.n_logit_bias++;
+        r->bias[at] = (ig_token_bias){(uint32_t)id, (float)x};
+    }
+    return true;
+}
+
 static bool parse_sampling(ig_chat_request *r, yyjson_val *root, const ig_serve_request_defaults *d,
                            ig_http_error *e) {
-    double temperature = d->sampling.temperature, top_p = d->sampling.top_p, min_p = d->sampling.min_p;
-    int64_t top_k = d->sampling.top_k;
-    if (!ig_serve_get_number(root, "temperature", 0, 5, &temperature, e) ||
-        !ig_serve_get_number(root, "top_p", 0, 1, &top_p, e) ||
-        !ig_serve_get_number(root, "min_p", 0, 1, &min_p, e) ||
-        !ig_serve_get_int(root, "top_k", -1, INT_MAX, &top_k, e))
-        return false;
-    r->sampling = (ig_sampling){.temperature = (float)temperature,
-                                .top_p = (float)top_p,
-                                .min_p = (float)min_p,
-                                .top_k = top_k < 0 ? 0 : (int)top_k,
-                                .seed = d->sampling.seed};
+    ig_sampling *s = &r->sampling;
+    const struct {
+        const char *key;
+        double lo, hi, *to;
+    } reals[] = {{"temperature", 0, 5, &s->temperature},
+                 {"top_p", 0, 1, &s->top_p},
+                 {"min_p", 0, 1, &s->min_p},
+                 {"xtc_probability", 0, 1, &s->xtc_probability},
+                 {"xtc_threshold", 0, 0.5, &s->xtc_threshold},
+                 {"repetition_penalty", 0, 100, &s->repetition_penalty},
+                 {"presence_penalty", -2, 2, &s->presence_penalty},
+                 {"frequency_penalty", -2, 2, &s->frequency_penalty}};
+    const struct {
+        const char *key;
+        int64_t lo;
+        int *to;
+    } counts[] = {{"top_k", -1, &s->top_k},
+                  {"min_tokens_to_keep", 0, &s->min_tokens_to_keep},
+                  {"repetition_context_size", 0, &s->repetition_context_size},
+                  {"presence_context_size", 0, &s->presence_context_size},
+                  {"frequency_context_size", 0, &s->frequency_context_size}};
+    *s = d->sampling;
     r->has_seed = d->seed_fixed;
-
+    for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)
+        if (!ig_serve_get_number(root, reals[i].key, reals[i].lo, reals[i].hi, reals[i].to, e)) return false;
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        int64_t n = *counts[i].to;
+        if (!ig_serve_get_int(root, counts[i].key, counts[i].lo, INT_MAX, &n, e)) return false;
+        *counts[i].to = n < 0 ? 0 : (int)n;
+    }
+    if (!parse_bias(r, ig_json_get(root, "logit_bias"), e)) return false;
     if (!parse_seed(r, ig_json_get(root, "seed"), e)) return false;
 
     int64_t most = 0, most_completion = 0;

@@ -6,7 +6,7 @@
 #include "base/test.h"
 #include "serve/inside.h"
 
-static const ig_serve_request_defaults defaults = {.sampling = {.temperature = 0.7f}};
+static const ig_serve_request_defaults defaults = {.sampling = {.temperature = 0.7}};
 
 static bool parse(ig_chat_request *r, ig_serve_kind kind, const char *body, ig_http_error *e) {
     memset(e, 0, sizeof *e);
@@ -27,7 +27,7 @@ TEST(the_smallest_chat_gets_the_defaults) {
     ig_chat_request r;
     ig_http_error e;
     CHECK(parse_with(&r, IG_SERVE_CHAT, "", &e));
-    CHECK(!r.stream && r.max_tokens == 0 && r.sampling.temperature == 0.7f && !r.has_seed && r.cache_prompt);
+    CHECK(!r.stream && r.max_tokens == 0 && r.sampling.temperature == 0.7 && !r.has_seed && r.cache_prompt);
     CHECK(r.logprobs == IG_SERVE_LOGPROBS_NONE && r.n_stops == 0 && !r.continue_final);
     ig_serve_request_clear(&r);
 }
@@ -98,13 +98,22 @@ static const struct refusal {
      "response_format"},
     {IG_SERVE_CHAT, "\"response_format\":\"json\"", "invalid_value", "response_format"},
     {IG_SERVE_CHAT, "\"logit_bias\":7", "invalid_value", "logit_bias"},
-    {IG_SERVE_CHAT, "\"logit_bias\":{\"5\":1}", "unsupported_parameter", "logit_bias"},
-    {IG_SERVE_CHAT, "\"presence_penalty\":0.5", "unsupported_parameter", "presence_penalty"},
+    {IG_SERVE_CHAT, "\"logit_bias\":[1]", "invalid_value", "logit_bias"},
+    {IG_SERVE_CHAT, "\"logit_bias\":{\"\":1}", "invalid_value", "logit_bias"},
+    {IG_SERVE_CHAT, "\"logit_bias\":{\"-1\":1}", "invalid_value", "logit_bias"},
+    {IG_SERVE_CHAT, "\"logit_bias\":{\"4294967296\":1}", "invalid_value", "logit_bias"},
+    {IG_SERVE_CHAT, "\"logit_bias\":{\"99999999999999999999999\":1}", "invalid_value", "logit_bias"},
+    {IG_SERVE_CHAT, "\"logit_bias\":{\"5\":\"1\"}", "invalid_value", "logit_bias"},
+    {IG_SERVE_CHAT, "\"logit_bias\":{\"5\":101}", "invalid_value", "logit_bias"},
+    {IG_SERVE_CHAT, "\"presence_context_size\":-1", "invalid_value", "presence_context_size"},
     {IG_SERVE_CHAT, "\"presence_penalty\":3", "invalid_value", "presence_penalty"},
-    {IG_SERVE_CHAT, "\"frequency_penalty\":-1", "unsupported_parameter", "frequency_penalty"},
-    {IG_SERVE_CHAT, "\"repetition_penalty\":1.1", "unsupported_parameter", "repetition_penalty"},
+    {IG_SERVE_CHAT, "\"frequency_penalty\":-2.1", "invalid_value", "frequency_penalty"},
+    {IG_SERVE_CHAT, "\"frequency_context_size\":1.5", "invalid_value", "frequency_context_size"},
+    {IG_SERVE_CHAT, "\"repetition_context_size\":\"20\"", "invalid_value", "repetition_context_size"},
+    {IG_SERVE_CHAT, "\"repeat_penalty\":1.1", "unsupported_parameter", "repeat_penalty"},
     {IG_SERVE_CHAT, "\"repetition_penalty\":-1", "invalid_value", "repetition_penalty"},
-    {IG_SERVE_CHAT, "\"xtc_probability\":0.5", "unsupported_parameter", "xtc_probability"},
+    {IG_SERVE_CHAT, "\"xtc_threshold\":0.6", "invalid_value", "xtc_threshold"},
+    {IG_SERVE_CHAT, "\"min_tokens_to_keep\":-1", "invalid_value", "min_tokens_to_keep"},
     {IG_SERVE_CHAT, "\"xtc_probability\":2", "invalid_value", "xtc_probability"},
     {IG_SERVE_CHAT, "\"modalities\":[\"text\",\"audio\"]", "unsupported_parameter", "modalities"},
     {IG_SERVE_CHAT, "\"audio\":{\"voice\":\"x\"}", "unsupported_parameter", "audio"},
@@ -194,6 +203,47 @@ TEST(values_that_mean_off_are_accepted) {
         ig_http_error e;
         CHECK_MSG(parse_with(&r, off_values[i].kind, off_values[i].members, &e), "%s: %s",
                   off_values[i].members, e.message);
+        ig_serve_request_clear(&r);
+    }
+}
+
+TEST(what_changes_logits_and_filters_arrives_as_it_was_said) {
+    ig_serve_request_defaults d = {.sampling = ig_sampling_defaults()};
+    ig_token_bias base = {7, 1.0f};
+    ig_chat_request r;
+    ig_http_error e = {0};
+    const char *body = "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"temperature\":0.8,\"min_p\":0.05,"
+                       "\"min_tokens_to_keep\":3,\"xtc_probability\":0.5,\"xtc_threshold\":0.2,"
+                       "\"repetition_penalty\":1.1,\"repetition_context_size\":64,\"presence_penalty\":-0.5,"
+                       "\"frequency_penalty\":2,\"logit_bias\":{\"13\":-100,\"5\":0.25,\"13\":-99.5}}";
+    d.sampling.logit_bias = &base, d.sampling.n_logit_bias = 1;
+    CHECK_MSG(ig_serve_request_parse(&r, IG_SERVE_CHAT, body, strlen(body), &d, &e), "%s", e.message);
+    const ig_sampling *s = &r.sampling;
+    CHECK(s->temperature == 0.8 && s->min_p == 0.05 && s->min_tokens_to_keep == 3); /* doubles: all their digits */
+    CHECK(s->xtc_probability == 0.5 && s->xtc_threshold == 0.2 && s->repetition_penalty == 1.1);
+    CHECK(s->repetition_context_size == 64 && s->presence_context_size == 20 && s->frequency_context_size == 20);
+    CHECK(s->presence_penalty == -0.5 && s->frequency_penalty == 2);
+    CHECK(s->n_logit_bias == 2 && s->logit_bias[0].id == 13 && s->logit_bias[0].bias == -99.5f);
+    CHECK(s->logit_bias[1].id == 5 && s->logit_bias[1].bias == 0.25f);
+    ig_serve_request_clear(&r);
+    body = "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}";
+    CHECK(ig_serve_request_parse(&r, IG_SERVE_CHAT, body, strlen(body), &d, &e));
+    CHECK(r.sampling.n_logit_bias == 1 && r.sampling.logit_bias == &base && r.sampling.xtc_threshold == 0.1);
+    ig_serve_request_clear(&r);
+}
+
+TEST(too_many_biases_are_refused_with_the_bound) {
+    static char body[1 << 16];
+    ig_serve_request_defaults d = {.sampling = ig_sampling_defaults()};
+    for (int extra = 0; extra < 2; extra++) {
+        ig_chat_request r;
+        ig_http_error e = {0};
+        int at = snprintf(body, sizeof body, "{\"prompt\":\"a\",\"logit_bias\":{\"0\":1");
+        for (int i = 1; i < IG_LOGIT_BIAS_MAX + extra; i++)
+            at += snprintf(body + at, sizeof body - (size_t)at, ",\"%d\":1", i);
+        at += snprintf(body + at, sizeof body - (size_t)at, "}}");
+        bool ok = ig_serve_request_parse(&r, IG_SERVE_COMPLETION, body, (size_t)at, &d, &e);
+        CHECK(ok == (extra == 0) && (ok || (strstr(e.message, "1025") && strstr(e.message, "1024"))));
         ig_serve_request_clear(&r);
     }
 }

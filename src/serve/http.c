@@ -45,12 +45,14 @@ ig_serve_config ig_serve_defaults(void) {
         .port = 8080,
         .model_id = "local",
         .version = "unknown",
+        .tier = "unknown",
+        .tier_sampled = "unknown",
         .body_max_bytes = 32u << 20,
         .connections_max = 512,
         .sse_ping_s = 15,
         .drain_timeout_s = 10,
         .queue_timeout_s = 600,
-        .sampling = {.temperature = 0.7f},
+        .sampling = ig_sampling_defaults(),
     };
 }
 
@@ -424,7 +426,7 @@ static ig_status fit_connections(ig_serve *s, ig_err *err) {
 static void make_fingerprint(ig_serve *s) {
     char text[512];
     ig_engine_plan plan = ig_engine_plan_of(s->engine);
-    int n = snprintf(text, sizeof text, "%s %s %lld %llu %d %d %d %d", s->config.version, s->config.model_id,
+    int n = snprintf(text, sizeof text, "%s %s %s %lld %llu %d %d %d %d", s->config.version, s->config.tier, s->config.model_id,
                      (long long)s->config.model_created_s, (unsigned long long)plan.weights_bytes, s->n_vocab,
                      s->n_ctx, (int)plan.kv_kind, plan.two_parts);
     size_t len = n < (int)sizeof text ? (size_t)n : sizeof text - 1;

@@ -79,7 +79,8 @@ typedef struct ig_chat_request {
     ig_slice model;
     bool stream, include_usage, cache_prompt;
     int max_tokens; /* 0: not said */
-    ig_sampling sampling;
+    ig_sampling sampling; /* its biases are `bias`, or those of the defaults */
+    ig_token_bias bias[IG_LOGIT_BIAS_MAX];
     bool has_seed;
     int n_stops;
     ig_slice stops[IG_SERVE_STOPS_MAX];

@@ -184,6 +184,11 @@ static bool submit(ig_serve_conn *c, ig_serve_job *job, int index, const ig_toke
         return ig_serve_refuse(&job->error, "empty_prompt", param, "the prompt has no tokens");
     if (prompt->n >= (size_t)s->n_ctx) return refuse_limit(job, prompt->n, param);
 
+    for (int i = 0; i < r->sampling.n_logit_bias; i++)
+        if (r->sampling.logit_bias[i].id >= (uint32_t)s->n_vocab)
+            return ig_serve_refuse(&job->error, "invalid_value", "logit_bias",
+                                   "logit_bias is for token %u, the vocabulary has %d",
+                                   r->sampling.logit_bias[i].id, s->n_vocab);
     int n_eos;
     const uint32_t *eos = ig_tokenizer_eos(s->tokenizer, &n_eos);
     int most = r->max_tokens                      ? r->max_tokens
@@ -203,6 +208,11 @@ static bool submit(ig_serve_conn *c, ig_serve_job *job, int index, const ig_toke
         .notify = ig_serve_ring,
         .notify_ud = ig_serve_ring_slot(s->watch, c->index),
     };
+    uint32_t breaks[IG_XTC_SPECIAL_MAX];
+    if (r->sampling.xtc_probability > 0) {
+        params.sampling.xtc_special = breaks;
+        params.sampling.n_xtc_special = ig_tokenizer_breaks(s->tokenizer, breaks, IG_XTC_SPECIAL_MAX);
+    }
     choice->max_tokens = params.max_tokens;
     choice->detok = ig_detok_init(s->tokenizer);
     if (r->n_stops && ig_stop_make(&choice->stop, r->stops, r->n_stops, &err) != IG_OK)

@@ -168,9 +168,9 @@ static enum MHD_Result get_stats(ig_serve_conn *c) {
         ig_serve_put_cstr(&body, s->config.version) &&
         ig_buf_addf(
             &body,
-            ",\"started_at\":\"%s\",\"uptime_s\":%llu,\"tier\":\"L3\",\"threads\":%d,\"connections\":%d,"
+            ",\"started_at\":\"%s\",\"uptime_s\":%llu,\"tier\":\"%s\",\"threads\":%d,\"connections\":%d,"
             "\"rss_bytes\":%llu},",
-            started, (unsigned long long)((ig_clock_ns() - s->started_ns) / 1000000000ull), st.n_threads,
+            started, (unsigned long long)((ig_clock_ns() - s->started_ns) / 1000000000ull), s->config.tier, st.n_threads,
             atomic_load(&s->n_open), (unsigned long long)ig_memory_resident_bytes()) &&
         ig_buf_addf(
             &body,

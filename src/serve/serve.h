@@ -20,6 +20,7 @@ typedef struct ig_serve_config {
     int port;                    /* 0: any free one */
     const char *model_id;        /* the name that /v1/models shows */
     const char *version;         /* the program's, for /v1 and /stats */
+    const char *tier, *tier_sampled; /* whose numbers answers are, "l3": at temperature 0, and above */
     const char *const *allowed_hosts; /* NULL-ended; or NULL */
     const char *const *cors_origins;  /* NULL-ended; or NULL */
     const char *const *api_keys;      /* NULL-ended; or NULL */

@@ -70,6 +70,9 @@ uint32_t ig_tokenizer_bos(const ig_tokenizer *t);                 /* or IG_TOKEN
 bool ig_tokenizer_adds_bos(const ig_tokenizer *t);
 /* End-of-generation ids: eos, eot, eom and the known end markers of the vocabulary. */
 const uint32_t *ig_tokenizer_eos(const ig_tokenizer *t, int *n);
+/* The tokens of a line's end, encoded as a text of its own, then the end tokens: what a sampler that takes likely
+ * tokens away (xtc) must leave. At most n_max; gives how many. */
+int ig_tokenizer_breaks(const ig_tokenizer *t, uint32_t *out, int n_max);
 
 /* ---- embedding.c: a text of which a model makes a vector ---------------------------------------------- */
 

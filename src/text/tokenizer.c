@@ -622,3 +622,14 @@ const uint32_t *ig_tokenizer_eos(const ig_tokenizer *t, int *n) {
     *n = t->n_eos;
     return t->eos;
 }
+
+int ig_tokenizer_breaks(const ig_tokenizer *t, uint32_t *out, int n_max) {
+    ig_tokens line = {0};
+    int n = 0, n_eos;
+    const uint32_t *eos = ig_tokenizer_eos(t, &n_eos);
+    if (ig_tokenizer_encode(t, NULL, ig_slice_of("\n"), (ig_encode_options){.add_bos = true}, &line, NULL) == IG_OK)
+        for (size_t i = 0; i < line.n && n < n_max; i++) out[n++] = line.v[i];
+    for (int i = 0; i < n_eos && n < n_max; i++) out[n++] = eos[i];
+    ig_tokens_free(&line);
+    return n;
+}

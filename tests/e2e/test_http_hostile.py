@@ -48,7 +48,7 @@ VALUES = [("temperature", "-1"), ("temperature", "1e30"), ("temperature", '"0"')
           ("max_tokens", "1.5"), ("max_tokens", '"5"'), ("max_tokens", "true"), ("seed", "18446744073709551616"), ("n", "0"), ("n", "1000000"),
           ("stop", '""'), ("stop", "[" + ",".join(['"a"'] * 100000) + "]"), ("stop", '"' + "a" * 1000000 + '"'), ("logprobs", "1000000"),
           ("top_logprobs", "1000000"), ("stream", '"yes"'), ("messages", "[]"), ("messages", "{}"), ("messages", "[[]]"),
-          ("model", "[]"), ("logit_bias", '{"1":1}'), ("tools", '[{"type":"function"}]')]
+          ("model", "[]"), ("logit_bias", '{"49152":1}'), ("logit_bias", '{"1":1e9}'), ("tools", '[{"type":"function"}]')]
 
 
 @pytest.mark.parametrize("name,value", VALUES, ids=[f"{n}={v[:20]}" for n, v in VALUES])

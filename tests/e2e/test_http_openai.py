@@ -17,6 +17,7 @@ USER = [{"role": "user", "content": "Count from one to five."}]
 
 
 def check_usage(usage):
+    assert usage["tier"] == "l3"  # no --l1 was given
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
     assert 0 <= usage["prompt_tokens_details"]["cached_tokens"] <= usage["prompt_tokens"]
 
@@ -53,6 +54,26 @@ def test_the_same_seed_gives_the_same_text_and_a_fresh_one_is_told(server):
     assert server.post(CHAT, {**body, "seed": 2**64 - 1}).json()["ingle"]["seed"] == 2**64 - 1
     assert server.post(CHAT, {**body, "seed": -1}).json()["ingle"]["seed"] == 2**64 - 1
     assert server.post(CHAT, body).json()["ingle"]["seed"] != seed
+
+
+def test_bias_and_penalties_change_the_answer_and_are_refused_beyond_the_vocabulary(server):
+    body = {"messages": USER, "max_tokens": 8, "temperature": 0, "logprobs": True}
+
+    def tokens(**kw):
+        a = server.post(CHAT, body | kw)
+        assert a.status_code == 200, a.text
+        return [t["token"] for t in a.json()["choices"][0]["logprobs"]["content"]]
+
+    plain = tokens()
+    assert plain == tokens(repetition_penalty=1, presence_penalty=0, logit_bias={}, min_tokens_to_keep=5, xtc_probability=0)
+    biased = tokens(logit_bias={"28": 100})
+    assert len(set(biased)) == 1 and biased != plain
+    assert len(set(tokens(logit_bias={"28": 20}, frequency_penalty=2, max_tokens=40))) > 1
+    assert tokens(repetition_penalty=5, repetition_context_size=0) != plain
+    drawn = dict(temperature=1, seed=1, max_tokens=16)
+    assert tokens(**drawn) == tokens(**drawn) != tokens(**drawn, xtc_probability=1, xtc_threshold=0.05)
+    e = server.post(CHAT, body | {"logit_bias": {"49152": 1}}).json()["error"]
+    assert (e["code"], e["param"]) == ("invalid_value", "logit_bias") and "49152" in e["message"], e
 
 
 def test_an_unknown_model_is_served_and_the_answer_says_by_what(server):

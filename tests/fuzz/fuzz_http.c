@@ -12,6 +12,12 @@ static void check_request(ig_chat_request *r) {
     ig_assert(r->sampling.temperature >= 0 && r->sampling.temperature <= 5 && r->sampling.top_k >= 0);
     ig_assert(r->sampling.top_p >= 0 && r->sampling.top_p <= 1 && r->sampling.min_p >= 0 &&
               r->sampling.min_p <= 1);
+    const ig_sampling *s = &r->sampling;
+    ig_assert(s->xtc_threshold >= 0 && s->xtc_threshold <= 0.5 && s->repetition_penalty >= 0);
+    ig_assert(s->repetition_context_size >= 0 && s->min_tokens_to_keep >= 0);
+    ig_assert(s->n_logit_bias >= 0 && s->n_logit_bias <= IG_LOGIT_BIAS_MAX);
+    for (int i = 0; i < s->n_logit_bias; i++)
+        ig_assert(s->logit_bias[i].bias >= -100 && s->logit_bias[i].bias <= 100);
     ig_assert(r->top_logprobs >= -1 && r->top_logprobs <= IG_SERVE_LOGPROBS_MAX);
     if (r->kind == IG_SERVE_COMPLETION) ig_assert(r->n_prompts >= 1 && r->n_prompts <= IG_SERVE_CHOICES_MAX);
     if (r->kind != IG_SERVE_CHAT && r->kind != IG_SERVE_COUNT && r->kind != IG_SERVE_APPLY_TEMPLATE) return;

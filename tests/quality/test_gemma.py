@@ -1,14 +1,8 @@
 """Gemma 3 270M (Q4_K, Q5_0, Q6_K and Q8_0 in one file) against a float64 forward, on both sides of its window."""
-import json
-import os
-import pathlib
-import subprocess
-
 import kl
 import numpy as np
 import pytest
 import ref64
-import text
 
 N, ROWS = 600, 96  # the last ROWS of N tokens: beyond the window of 512
 # llama.cpp b11434 on rows like these: 4.6e-3 to 6.0e-3 and top-1 92 % to 96 %; ingle: 1.2e-3 to 1.4e-3.
@@ -16,22 +10,8 @@ KL_MAX = 3e-3
 
 
 @pytest.fixture(scope="module")
-def gemma():
-    path = os.environ.get("INGLE_TEST_GEMMA")
-    if not path or not os.path.exists(path):
-        pytest.skip("skipped, because INGLE_TEST_GEMMA names no file (tools/fetch.py model gemma-3-270m)")
-    return pathlib.Path(path)
-
-
-@pytest.fixture(scope="module")
-def ids(gemma, build_folder):
-    prose = "\n\n".join(p for p, _ in zip(text.prose("python"), range(60)))
-    done = subprocess.run([build_folder / "ingle", "tokens", "-m", gemma, "--special", "--json", "-"], input=prose.encode(),
-                          capture_output=True, timeout=120)
-    assert done.returncode == 0, done.stderr.decode()[-2000:]
-    found = [t["id"] for t in json.loads(done.stdout)["tokens"]]
-    assert len(found) >= N and found[0] == 2, found[:3]
-    return found[:N]
+def ids(gemma_prose):
+    return gemma_prose(N)
 
 
 @pytest.fixture(scope="module")

@@ -3,10 +3,13 @@
  * One forward of the first N tokens, one of each of the others; for each array a line
  *     <step> <name> <rows> <cols> <hash>      the first 16 hex digits of sha256 over its 16-bit numbers, [rows][cols]
  * then, with M, a greedy run behind the first N tokens: `ids ...` and `lp <step> <hash>` of its log-probabilities.
+ * With --temp the run is the engine's, sampled (--seed, --top-p and so on, as mlx_lm's make_sampler and
+ * make_logits_processors name them), and only its ids are told.
+ *     dump_l1 --unary NAME --type bf16|f16    65536 words: NAME of the number of these bits; any NaN is one
  * --raw also writes the numbers themselves. --order time: windows in the order of time, which must show (a control). The model's own forward, no engine. Linked by dump.mk. */
 #include "dump_common.h"
 
-#include "model/model.h"
+#include "engine/engine.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -234,12 +237,106 @@ static void greedy(runner *r, const dump *d, uint32_t *ids, int n_prompt, int n_
     free(lp), free(hash);
 }
 
+/* ---- sampled runs: the engine -------------------------------------------------------------------------- */
+
+enum { LIST_MAX = 32 };
+typedef struct sampler {
+    ig_sampling s;
+    ig_token_bias bias[LIST_MAX];
+    uint32_t special[LIST_MAX];
+    bool is_on;
+} sampler;
+
+/* "3:2.5,17:-4" or "1,2" */
+static void read_list(sampler *p, const char *text, bool biases) {
+    int n = 0;
+    for (char *end; *text; text = *end ? end + 1 : end) {
+        if (n == LIST_MAX) dump_die("too many of", text);
+        const uint32_t id = (uint32_t)strtoul(text, &end, 10);
+        if (biases) p->bias[n] = (ig_token_bias){id, strtof(end + 1, &end)};
+        else p->special[n] = id;
+        n++;
+    }
+    if (biases) p->s.logit_bias = p->bias, p->s.n_logit_bias = n;
+    else p->s.xtc_special = p->special, p->s.n_xtc_special = n;
+}
+
+static bool read_sampling(sampler *p, const char *option, const char *v) {
+    struct {
+        const char *name;
+        double *real;
+        int *whole;
+    } const rows[] = {{"--temp", &p->s.temperature, NULL}, {"--top-p", &p->s.top_p, NULL}, {"--min-p", &p->s.min_p, NULL},
+                      {"--min-tokens-to-keep", NULL, &p->s.min_tokens_to_keep}, {"--top-k", NULL, &p->s.top_k},
+                      {"--xtc-probability", &p->s.xtc_probability, NULL}, {"--xtc-threshold", &p->s.xtc_threshold, NULL},
+                      {"--repetition-penalty", &p->s.repetition_penalty, NULL},
+                      {"--repetition-context-size", NULL, &p->s.repetition_context_size},
+                      {"--presence-penalty", &p->s.presence_penalty, NULL},
+                      {"--presence-context-size", NULL, &p->s.presence_context_size},
+                      {"--frequency-penalty", &p->s.frequency_penalty, NULL},
+                      {"--frequency-context-size", NULL, &p->s.frequency_context_size}};
+    const bool list = strcmp(option, "--logit-bias") == 0 || strcmp(option, "--xtc-special-tokens") == 0;
+    if (list) read_list(p, v, option[2] == 'l');
+    if (strcmp(option, "--seed") == 0) return p->s.seed = strtoull(v, NULL, 10), true;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (strcmp(option, rows[i].name) != 0) continue;
+        if (rows[i].real) *rows[i].real = strtod(v, NULL);
+        else *rows[i].whole = (int)strtol(v, NULL, 10);
+        return p->is_on = true;
+    }
+    return list;
+}
+
+static void sampled(ig_model *m, const sampler *p, const uint32_t *ids, int n_prompt, int n_new) {
+    ig_err err = {0};
+    ig_engine *e;
+    ig_gen *g;
+    ig_engine_config c = ig_engine_defaults();
+    c.n_slots = 1, c.n_ctx = n_prompt + n_new + 1;
+    check(ig_engine_start(&e, m, &c, &err), &err);
+    const ig_gen_params params = {.prompt = ids, .n_prompt = n_prompt, .max_tokens = n_new, .sampling = p->s,
+                                  .top_logprobs = -1};
+    check(ig_engine_submit(e, &params, &g, &err), &err);
+    while (ig_gen_finish(g) == IG_FINISH_NONE) ig_gen_wait(g, ig_gen_n_tokens(g), -1);
+    if (ig_gen_finish(g) == IG_FINISH_FAILED) dump_die("the run failed", ig_gen_error(g));
+    printf("ids");
+    for (int i = 0; i < ig_gen_n_tokens(g); i++) printf(" %u", ig_gen_token(g, i));
+    printf("\n");
+    ig_gen_release(g);
+    ig_engine_stop(e);
+}
+
+/* ---- functions of one number ---------------------------------------------------------------------------- */
+
+static int unary(const char *name, const char *type) {
+    const ig_fmt *number = strcmp(type, "f16") == 0 ? &ig_fmt_f16 : &ig_fmt_bf16;
+    ig_kern_table k;
+    ig_kern_table_pick(&k, IG_TIER_L1, number, ig_cpu_features());
+    for (uint32_t h = 0; h < 65536; h++) {
+        const float x = number == &ig_fmt_f16 ? ig_f16_to_f32((uint16_t)h) : ig_bf16_to_f32((uint16_t)h), one = 1.0f;
+        float y = 0.0f, slope;
+        if (strcmp(name, "exp") == 0) y = ig_number_round(number, ig_mlx_exp(x));
+        else if (strcmp(name, "tanh") == 0) y = ig_number_round(number, ig_mlx_tanh(x));
+        else if (strcmp(name, "silu") == 0) k.op[IG_KERN_SWIGLU]->fn.swiglu(&y, &x, &one, 1);
+        else if (strcmp(name, "gelu_approx") == 0) k.op[IG_KERN_GEGLU]->fn.geglu(&y, &x, &one, 1);
+        else if (strncmp(name, "softcap", 7) == 0)
+            k.op[IG_KERN_SOFTCAP]->fn.softcap(&y, &slope, &x, strtof(name + 7, NULL), 1);
+        else dump_die("no such function", name);
+        uint16_t bits = number == &ig_fmt_f16 ? ig_f32_to_f16(y) : ig_f32_to_bf16(y);
+        if (isnan(y)) bits = number == &ig_fmt_f16 ? 0x7e00 : 0x7fc0;
+        fwrite(&bits, sizeof bits, 1, stdout);
+    }
+    return 0;
+}
+
 int main(int argc, char **argv) {
+    if (argc == 5 && strcmp(argv[1], "--unary") == 0) return unary(argv[2], argv[4]);
+    sampler sampling = {.s = ig_sampling_defaults()};
     const char *tokens = NULL, *raw = NULL;
     runner r = {0};
     int prefill = 0, n_new = 0, threads = 1, chunk = 0;
     ig_err err = {0};
-    if (argc < 2) dump_die("usage", "dump_l1 MODEL --tokens FILE [--prefill N] [--greedy M] [--threads N] [--cpu NAME]");
+    if (argc < 3) dump_die("usage", "dump_l1 MODEL --tokens FILE [--prefill N] [--greedy M] [--threads N] [--cpu NAME] [--temp X ...] | --unary NAME --type bf16");
     for (int i = 2; i + 1 < argc; i += 2) {
         const char *o = argv[i], *v = argv[i + 1];
         if (strcmp(o, "--tokens") == 0) tokens = v;
@@ -250,7 +347,7 @@ int main(int argc, char **argv) {
         else if (strcmp(o, "--raw") == 0) raw = v;
         else if (strcmp(o, "--order") == 0 && strcmp(v, "time") == 0) r.in_time = true;
         else if (strcmp(o, "--cpu") == 0) setenv("INGLE_CPU", v, 1);
-        else dump_die("unknown option", o);
+        else if (!read_sampling(&sampling, o, v)) dump_die("unknown option", o);
     }
     if (argc % 2 || !tokens) dump_die("an option lacks its value, or there are no", "--tokens");
     char *parsed[] = {argv[0], argv[1], (char *)(uintptr_t)tokens, (char *)(uintptr_t) "-"};
@@ -298,7 +395,8 @@ int main(int argc, char **argv) {
     ig_kv_seq_close(r.kv, r.seq);
     ig_model_tap(r.model, NULL, NULL), ig_model_watch(r.model, NULL, NULL);
     if (d.raw && fclose(d.raw) != 0) dump_die("cannot write", raw);
-    if (n_new) greedy(&r, &d, ids, prefill, n_new, chunk);
+    if (n_new && sampling.is_on) sampled(r.model, &sampling, ids, prefill, n_new);
+    else if (n_new) greedy(&r, &d, ids, prefill, n_new, chunk);
     ig_pages_unmap(memory, r.arena.cap_bytes);
     free(r.logits), free(r.want), free(r.seq_of), free(r.pos), free(a.ids);
     ig_kv_pool_free(r.kv);
