@@ -83,6 +83,15 @@ void ig_kv_affine_dequant(const ig_kv_affine *f, ig_kv_affine_rows from, int row
     }
 }
 
+void ig_kv_affine_round(float *x, int n, int bits, int group, const ig_fmt *number) {
+    const ig_kv_affine f = {bits, group, number == &ig_fmt_bf16 ? IG_KV_AFFINE_BF16 : IG_KV_AFFINE_F16};
+    uint8_t code[IG_HEAD_DIM_MAX];
+    uint16_t scale[IG_HEAD_DIM_MAX], bias[IG_HEAD_DIM_MAX];
+    ig_assert(n <= IG_HEAD_DIM_MAX && n % group == 0);
+    ig_kv_affine_quant(&f, (ig_kv_affine_rows){code, scale, bias}, 0, x, n);
+    ig_kv_affine_dequant(&f, (ig_kv_affine_rows){code, scale, bias}, 0, x, n);
+}
+
 /* ---- attention -------------------------------------------------------------------------------------- */
 
 /* s[j] for the keys at .. at + n - 1 of query i; x and w have room for D floats. Gives the largest. */

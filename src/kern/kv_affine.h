@@ -20,7 +20,7 @@
 #include "kern/kern.h"
 
 typedef enum ig_kv_affine_type { IG_KV_AFFINE_BF16, IG_KV_AFFINE_F16 } ig_kv_affine_type;
-enum { IG_KV_AFFINE_TILE = 512 };
+enum { IG_KV_AFFINE_TILE = IG_ATTENTION_TILE_KEYS };
 
 /* bits 2, 3, 4, 5, 6 or 8; group 32, 64 or 128, which divides the row. */
 typedef struct ig_kv_affine {
