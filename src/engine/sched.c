@@ -42,13 +42,21 @@ static int ring_from(const ig_gen *g) {
     if (g->last_logits) return g->n_prompt; /* no generation: one pass */
     return n > 1 && n % MLX_CHUNK_TOKENS == 1 ? n - 1 : n;
 }
+/* Tier l2: the first of those chunks is the last forward over keys and values that are not quantized. */
+static int quantized_from(const ig_gen *g) {
+    const int n = g->n_prompt - 1;
+    if (g->last_logits) return g->n_prompt;
+    return n < 1 ? 1 : n < MLX_CHUNK_TOKENS ? n : MLX_CHUNK_TOKENS;
+}
 /* So rows from there on are this request's alone: how many may be shared with others. */
 static int shareable(const ig_engine *e, const ig_gen *g) {
-    int window = 0;
+    int window = 0, most = INT_MAX;
+    if (e->model.kv.n_groups > 0 && ig_kv_is_twice(e->model.kv.group[0].kind)) most = quantized_from(g);
     for (int i = 0; i < e->model.kv.n_groups; i++)
         if (e->model.kv.group[i].window > window) window = e->model.kv.group[i].window;
-    if (!e->model.number || !window) return INT_MAX;
-    return ring_from(g) > window ? ring_from(g) : window;
+    if (!e->model.number || !window) return most;
+    const int in_time = ring_from(g) > window ? ring_from(g) : window;
+    return in_time < most ? in_time : most;
 }
 
 bool ig_sched_remember(ig_engine *e, ig_gen *g, int n_tokens) {
@@ -167,6 +175,7 @@ static void begin(ig_engine *e, ig_gen *g) {
     g->seq = ig_kv_seq_open(e->kv);
     ig_assert(g->seq != NULL); /* there are as many as slots */
     g->seq->ring_from = ring_from(g);
+    g->seq->quantized_from = quantized_from(g), g->seq->chunk_tokens = MLX_CHUNK_TOKENS;
     g->n_waited = 0;
     e->running[e->n_running++] = g;
     if (g->use_prefix_cache) ig_kv_prefix_attach(e->kv, g->seq, g->ids, attachable(e, g));

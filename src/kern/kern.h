@@ -186,16 +186,30 @@ typedef float ig_softmax_step_fn(float *l, int n, ig_softmax_state *s);
  * [D / 16][64], one for a position's 16 values that a panel of the weight gives: of K those of dimensions
  * 8 g .. 8 g + 7 of either half (IG_ROWS_ROPE), of V those of 16 g .. 16 g + 15. A value is (float)code * scale,
  * and what is kept is 64 times the scale, so that f16 has all its bits for all but tiny values. */
-typedef enum ig_kv_kind { IG_KV_F16, IG_KV_8, IG_KV_F32 /* training */, IG_KV_BF16 /* tiers l1 and l2 */ } ig_kv_kind;
+typedef enum ig_kv_kind {
+    IG_KV_F16, IG_KV_8, IG_KV_F32 /* training */, IG_KV_BF16, /* tiers l1 and l2 */
+    /* Tier l2: a part is two of 16 bits, the numbers and behind them those that came back from affine groups. */
+    IG_KV_F16_TWICE, IG_KV_BF16_TWICE
+} ig_kv_kind;
+static inline bool ig_kv_is_twice(ig_kv_kind k) {
+    return k == IG_KV_F16_TWICE || k == IG_KV_BF16_TWICE;
+}
 enum { IG_KV_GROUP = 16, IG_KV_BLOCK_TOKENS = 64 };
 static inline size_t ig_kv_part_bytes(ig_kv_kind kind, int head_dim) {
     const size_t n = (size_t)head_dim * IG_KV_BLOCK_TOKENS;
-    return kind == IG_KV_F32 ? 4 * n : kind == IG_KV_8 ? n + n / IG_KV_GROUP * sizeof(uint16_t) : 2 * n;
+    return kind == IG_KV_F32 || ig_kv_is_twice(kind) ? 4 * n : kind == IG_KV_8 ? n + n / IG_KV_GROUP * sizeof(uint16_t) : 2 * n;
 }
 /* The scales of a part of KV8. */
 static inline uint16_t *ig_kv_scales(const void *part, int head_dim) {
     return (uint16_t *)(void *)((uint8_t *)(uintptr_t)part + (size_t)head_dim * IG_KV_BLOCK_TOKENS);
 }
+
+/* Tier l2: a row of n keys or values in place, as affine groups of 2 to 8 bits give it back (kv_affine.c). */
+void ig_kv_affine_round(float *x, int n, int bits, int group, const ig_fmt *number);
+/* How tiers l1 and l2 sum: plain, in f32 over the numbers; else over what came back from groups, each product and each
+ * sum rounded, the softmax at once or in tiles of so many keys, counted from the first in the order of the sums. */
+typedef enum ig_attention_form { IG_ATTENTION_PLAIN, IG_ATTENTION_ROUNDED, IG_ATTENTION_TILED } ig_attention_form;
+enum { IG_ATTENTION_TILE_KEYS = 512 };
 
 /* Attention of n_q queries of one sequence and one kv head. Query i, at position pos[i] (ascending), sees
  * keys 0..pos[i], or with a window the last `window` of them. Keys 64 b .. 64 b + 63 and their values are at
@@ -218,6 +232,7 @@ typedef struct ig_attention_args {
      * ring_from on: the keys since slot 0 was last written, then those before. */
     bool in_ring;
     int ring_from;
+    ig_attention_form form; /* tier l2; not plain: no softcap; tiled: no key has left a window, or in_ring */
     float *scratch; /* ig_attention_scratch_floats(n_q, head_dim, n_keys), aligned to 64 bytes */
 } ig_attention_args;
 typedef void ig_attention_fn(const ig_attention_args *a);

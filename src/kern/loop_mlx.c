@@ -1,4 +1,4 @@
-/* loop_mlx: rows and attention in the arithmetic of mlx-lm on mlx's CPU backend, tier l1. Values are 16-bit numbers kept
+/* loop_mlx: rows and attention in the arithmetic of mlx-lm on mlx's CPU backend, tiers l1 and l2. Values are 16-bit numbers kept
  * in f32; r() rounds to them after each step that mlx writes to memory. The kernels' fmt is the number: bf16 or f16.
  * Sums run over their index ascending in one chain of f32, products of two numbers being exact: fma or not, the same. */
 #include "kern/simd.h"
@@ -139,9 +139,14 @@ static runs order_of(const ig_attention_args *a, int pos) {
     return (runs){2, {pos - slot, first}, {pos + 1, pos - slot}};
 }
 
+/* acc + a b, each step rounded or none. */
+INLINE vf step8(vf a, vf b, vf acc, const bool rounds, const enum number T) {
+    return rounds ? r8(vf_add(acc, r8(vf_mul(a, b), T)), T) : vf_fma(a, b, acc);
+}
+
 /* Scores of one block for every query: r(sum over d of q k), lanes over keys. */
 INLINE void block_scores(float *scores, size_t n_keys, const ig_attention_args *a, float *keys, const uint16_t *k,
-                         const enum number T) {
+                         const bool rounds, const enum number T) {
     const int n_d = a->head_dim;
     for (int i = 0; i < n_d * KEYS; i += 8) vf_store(keys + i, kept8(k + i, T));
     for (int i = 0; i < a->n_q; i++) {
@@ -151,7 +156,7 @@ INLINE void block_scores(float *scores, size_t n_keys, const ig_attention_args *
         for (int j = 0; j < KEYS / 8; j++) sum[j] = vf_set(0.0f);
         for (int d = 0; d < n_d; d++) {
             const vf v = vf_set(q[d]);
-            for (int j = 0; j < KEYS / 8; j++) sum[j] = vf_fma(v, vf_load(keys + d * KEYS + 8 * j), sum[j]);
+            for (int j = 0; j < KEYS / 8; j++) sum[j] = step8(v, vf_load(keys + d * KEYS + 8 * j), sum[j], rounds, T);
         }
         for (int j = 0; j < KEYS / 8; j++) vf_store(s + 8 * j, r8(sum[j], T));
         if (a->softcap > 0.0f) softcap(s, NULL, s, a->softcap, KEYS, T);
@@ -175,31 +180,141 @@ INLINE void softmax(float *s, int first, const runs *o, const enum number T) {
 }
 
 /* out += probabilities [from, to) of a block times its values, lanes over dimensions. */
-INLINE void block_values(float *out, const float *p, const float *values, int from, int to, int n_d) {
+INLINE void block_values(float *out, const float *p, const float *values, int from, int to, int n_d, const bool rounds,
+                         const enum number T) {
     for (int d = 0; d < n_d; d += 16) {
         vf y0 = vf_load(out + d), y1 = vf_load(out + d + 8);
         for (int j = from; j < to; j++) {
             const vf v = vf_set(p[j]);
-            y0 = vf_fma(v, vf_load(values + j * n_d + d), y0), y1 = vf_fma(v, vf_load(values + j * n_d + d + 8), y1);
+            y0 = step8(v, vf_load(values + j * n_d + d), y0, rounds, T);
+            y1 = step8(v, vf_load(values + j * n_d + d + 8), y1, rounds, T);
         }
         vf_store(out + d, y0), vf_store(out + d + 8, y1);
     }
 }
 
-/* Blocks of a run, ascending, for all queries: each takes of a block what it sees. */
-INLINE void run_values(const ig_attention_args *a, float *scores, size_t n_keys, int first, float *values, int run,
-                       int from, int to, const enum number T) {
+/* What the blocks hold for this form. */
+static const uint16_t *keys_of(const ig_attention_args *a, int b) {
+    const size_t part = (size_t)a->head_dim * KEYS;
+    return (const uint16_t *)a->block[b] + (a->form == IG_ATTENTION_PLAIN ? 0 : part);
+}
+static const uint16_t *values_of(const ig_attention_args *a, int b) {
+    return keys_of(a, b) + ig_kv_part_bytes(a->kind, a->head_dim) / sizeof(uint16_t);
+}
+
+/* What all queries make of a call: scores by position, query i's from `scores` + i n_keys on, the first of them that of
+ * position `first`; a block made floats. */
+typedef struct sheet {
+    float *scores, *block;
+    size_t n_keys;
+    int first;
+} sheet;
+
+/* Blocks of positions from .. to - 1, ascending, for all queries: each takes of a block what it sees. Query i's own part
+ * of run `run` bounds it. */
+INLINE void run_values(float *out, const ig_attention_args *a, const sheet *s, int run, int from, int to, const bool rounds,
+                       const enum number T) {
     const int n_d = a->head_dim;
     for (int b = from / KEYS; b * KEYS < to; b++) {
-        const uint16_t *v = (const uint16_t *)a->block[b] + (size_t)n_d * KEYS;
-        for (int i = 0; i < n_d * KEYS; i += 8) vf_store(values + i, kept8(v + i, T));
+        const uint16_t *v = values_of(a, b);
+        const int begin = from > b * KEYS ? from - b * KEYS : 0, end = to < (b + 1) * KEYS ? to - b * KEYS : KEYS;
+        for (int i = 0; i < n_d * KEYS; i += 8) vf_store(s->block + i, kept8(v + i, T));
         for (int i = 0; i < a->n_q; i++) {
             const runs o = order_of(a, a->pos[i]);
-            const int lo = o.from[run] > b * KEYS ? o.from[run] - b * KEYS : 0;
-            const int hi = o.to[run] < (b + 1) * KEYS ? o.to[run] - b * KEYS : KEYS;
-            block_values(a->out + (size_t)i * (size_t)n_d, scores + (size_t)i * n_keys + (size_t)(b * KEYS - first), values,
-                         lo, hi, n_d);
+            const int lo = o.from[run] > b * KEYS + begin ? o.from[run] - b * KEYS : begin;
+            const int hi = o.to[run] < b * KEYS + end ? o.to[run] - b * KEYS : end;
+            block_values(out + (size_t)i * (size_t)n_d, s->scores + (size_t)i * s->n_keys + (size_t)(b * KEYS - s->first),
+                         s->block, lo, hi, n_d, rounds, T);
         }
+    }
+}
+
+INLINE void all_scores(const ig_attention_args *a, const sheet *s, const bool rounds, const enum number T) {
+    for (int b = s->first / KEYS; b * KEYS <= a->pos[a->n_q - 1]; b++)
+        block_scores(s->scores + (b * KEYS - s->first), s->n_keys, a, s->block, keys_of(a, b), rounds, T);
+}
+
+/* Probabilities of all keys, then values. */
+INLINE void at_once(const ig_attention_args *a, const sheet *s, const bool rounds, const enum number T) {
+    const int n_d = a->head_dim, last = a->pos[a->n_q - 1];
+    const int low = a->window > 0 && a->pos[0] >= a->window ? a->pos[0] - a->window + 1 : 0;
+    all_scores(a, s, rounds, T);
+    for (int i = 0; i < a->n_q; i++) {
+        const runs o = order_of(a, a->pos[i]);
+        softmax(s->scores + (size_t)i * s->n_keys, s->first, &o, T);
+    }
+    memset(a->out, 0, (size_t)a->n_q * (size_t)n_d * sizeof *a->out);
+    const runs o = order_of(a, last);
+    if (a->in_ring)
+        for (int run = 0; run < 2; run++) run_values(a->out, a, s, run, o.from[run], o.to[run], rounds, T);
+    else
+        run_values(a->out, a, s, 0, low, last + 1, rounds, T);
+    for (int i = 0; i < a->n_q; i++)
+        round_row(a->out + (size_t)i * (size_t)n_d, a->out + (size_t)i * (size_t)n_d, n_d, T);
+}
+
+/* Keys at .. at + IG_ATTENTION_TILE_KEYS - 1 in the order of the sums, as runs of positions. */
+static runs tile_of(const runs *o, int at) {
+    runs t = {o->n, {0, 0}, {0, 0}};
+    int before = 0;
+    for (int run = 0; run < o->n; run++) {
+        const int n = o->to[run] - o->from[run], lo = at > before ? at - before : 0;
+        const int end = at + IG_ATTENTION_TILE_KEYS - before, hi = end < n ? end : n;
+        if (lo < hi) t.from[run] = o->from[run] + lo, t.to[run] = o->from[run] + hi;
+        before += n;
+    }
+    return t;
+}
+
+/* One tile of one query: scores to e = r(exp(r(s - m'))) in place; gives r(sum of e); *max: m, and then m'. */
+INLINE float tile_weights(float *s, int first, const runs *t, float *max, const enum number T) {
+    float sum = 0.0f;
+    for (int run = 0; run < t->n; run++)
+        for (int j = t->from[run] - first; j < t->to[run] - first; j++) *max = s[j] > *max ? s[j] : *max;
+    const vf m = vf_set(*max);
+    for (int run = 0; run < t->n; run++) {
+        const int from = t->from[run] - first, to = t->to[run] - first;
+        int j = from;
+        for (; j + 8 <= to; j += 8) vf_store(s + j, r8(exp8(r8(vf_sub(vf_load(s + j), m), T)), T));
+        if (j < to) store_some(s + j, r8(exp8(r8(vf_sub(load_some(s + j, to - j), m), T)), T), to - j);
+        for (j = from; j < to; j++) sum += s[j];
+    }
+    return r1(sum, T);
+}
+
+/* Tile after tile: o = r(r(o f) + the tile's sum of e v), f = r(exp(r(m - m'))); l = r(r(f l) + the tile's); r(o / l). */
+INLINE void in_tiles(const ig_attention_args *a, const sheet *s, float *more, const enum number T) {
+    const int n_d = a->head_dim, n_q = a->n_q, last = a->pos[n_q - 1];
+    const runs all = order_of(a, last);
+    int n_seen = 0;
+    float *m = more + (size_t)n_q * (size_t)n_d, *l = m + n_q, *f = l + n_q;
+    for (int run = 0; run < all.n; run++) n_seen += all.to[run] - all.from[run];
+    ig_assert(a->in_ring || a->window == 0 || last < a->window); /* so that all count from the same key */
+    all_scores(a, s, true, T);
+    for (int i = 0; i < n_q; i++) m[i] = -INFINITY, l[i] = 0.0f;
+    for (int at = 0; at < n_seen; at += IG_ATTENTION_TILE_KEYS) {
+        float *out = at == 0 ? a->out : more;
+        for (int i = 0; i < n_q; i++) {
+            const runs o = order_of(a, a->pos[i]), t = tile_of(&o, at);
+            float max = m[i], by[8];
+            const float sum = tile_weights(s->scores + (size_t)i * s->n_keys, s->first, &t, &max, T);
+            vf_store(by, exp8(vf_set(r1(m[i] - max, T))));
+            f[i] = r1(by[0], T);
+            l[i] = r1(r1(f[i] * l[i], T) + sum, T);
+            m[i] = max;
+        }
+        memset(out, 0, (size_t)n_q * (size_t)n_d * sizeof *out);
+        const runs t = tile_of(&all, at);
+        for (int run = 0; run < t.n; run++)
+            if (t.from[run] < t.to[run]) run_values(out, a, s, run, t.from[run], t.to[run], true, T);
+        for (int i = 0; i < n_q && at > 0; i++) {
+            float *y = a->out + (size_t)i * (size_t)n_d;
+            scale(y, y, f[i], n_d, T), add(y, 0, y, 0, more + (size_t)i * (size_t)n_d, 0, 1, n_d, T);
+        }
+    }
+    for (int i = 0; i < n_q; i++) {
+        float *y = a->out + (size_t)i * (size_t)n_d;
+        for (int d = 0; d < n_d; d += 8) vf_store(y + d, r8(vf_div(vf_load(y + d), vf_set(l[i])), T));
     }
 }
 
@@ -208,23 +323,12 @@ INLINE void attention(const ig_attention_args *a, const enum number T) {
     const int low = a->window > 0 && a->pos[0] >= a->window ? a->pos[0] - a->window + 1 : 0;
     const int first = low / KEYS * KEYS; /* position of score 0 */
     const size_t n_keys = (size_t)((last / KEYS + 1) * KEYS - first);
-    float *block = a->scratch, *scores = a->scratch + (size_t)n_d * KEYS;
+    const sheet s = {a->scratch + (size_t)n_d * KEYS, a->scratch, n_keys, first};
     ig_assert(!a->lse && !a->m && (!a->in_ring || (a->window > 0 && a->pos[0] == last)));
-    for (int b = first / KEYS; b * KEYS <= last; b++)
-        block_scores(scores + (b * KEYS - first), n_keys, a, block, a->block[b], T);
-    for (int i = 0; i < a->n_q; i++) {
-        const runs o = order_of(a, a->pos[i]);
-        softmax(scores + (size_t)i * n_keys, first, &o, T);
-    }
-    memset(a->out, 0, (size_t)a->n_q * (size_t)n_d * sizeof *a->out);
-    const runs o = order_of(a, last);
-    if (a->in_ring)
-        for (int run = 0; run < 2; run++)
-            run_values(a, scores, n_keys, first, block, run, o.from[run], o.to[run], T);
-    else
-        run_values(a, scores, n_keys, first, block, 0, low, last + 1, T);
-    for (int i = 0; i < a->n_q; i++)
-        round_row(a->out + (size_t)i * (size_t)n_d, a->out + (size_t)i * (size_t)n_d, n_d, T);
+    ig_assert(a->form == IG_ATTENTION_PLAIN || (ig_kv_is_twice(a->kind) && a->softcap == 0.0f));
+    if (a->form == IG_ATTENTION_PLAIN) at_once(a, &s, false, T);
+    else if (a->form == IG_ATTENTION_ROUNDED) at_once(a, &s, true, T);
+    else in_tiles(a, &s, s.scores + (size_t)a->n_q * n_keys, T);
 }
 
 /* ---- of either number ---------------------------------------------------------------------------------- */

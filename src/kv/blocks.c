@@ -64,7 +64,7 @@ static ig_status check_counts(ig_kv_shape shape, ig_kv_room room, int n_seqs, in
     size_t left = SIZE_MAX;
     for (int i = 0; i < shape.n_groups; i++) {
         const ig_kv_group g = shape.group[i];
-        if (g.kind != IG_KV_F16 && g.kind != IG_KV_BF16 && g.kind != IG_KV_8)
+        if (g.kind != IG_KV_F16 && g.kind != IG_KV_BF16 && g.kind != IG_KV_8 && !ig_kv_is_twice(g.kind))
             return ig_fail(err, IG_EINVAL, "kv pool: kind %d of keys and values", (int)g.kind);
         if (g.kind == IG_KV_8 && g.head_dim % IG_KV_GROUP != 0)
             return ig_fail(err, IG_EINVAL, "kv pool: 8 bits for heads of %d, a multiple of %d is needed", g.head_dim,
@@ -217,7 +217,7 @@ void ig_kv_block_copy(ig_kv_pool *p, int g, int to, int from) {
 static void empty(ig_kv_pool *p, ig_kv_seq *s) {
     for (int g = 0; g < p->n_groups; g++) s->first[g] = 0;
     s->n_blocks = s->n_tokens = s->n_checked = 0;
-    s->ring_from = INT_MAX;
+    s->ring_from = s->quantized_from = s->chunk_tokens = INT_MAX;
     s->spoiled = false;
 }
 
@@ -244,17 +244,17 @@ void ig_kv_seq_close(ig_kv_pool *p, ig_kv_seq *s) {
 /* ---- finite or not ---------------------------------------------------------------------------------- */
 
 static bool halves_finite(ig_kv_kind kind, const uint16_t *h, size_t n, size_t stride) {
-    const unsigned exponent = kind == IG_KV_BF16 ? 0x7f80u : 0x7c00u;
+    const unsigned exponent = kind == IG_KV_BF16 || kind == IG_KV_BF16_TWICE ? 0x7f80u : 0x7c00u;
     unsigned bad = 0;
     for (size_t i = 0; i < n; i++) bad |= (h[i * stride] & exponent) == exponent;
     return bad == 0;
 }
 
-/* K and V of one head: of 16 bits all of it, of 8 bits the scales. */
+/* K and V of one head: of 16 bits all of it, twice or not, of 8 bits the scales. */
 static bool head_finite(const ig_kv_group *of, const uint8_t *k) {
     const size_t bytes = ig_kv_part_bytes(of->kind, of->head_dim), n = (size_t)of->head_dim * IG_KV_BLOCK_TOKENS;
     const uint16_t *halves = (const uint16_t *)(const void *)k;
-    if (of->kind != IG_KV_8) return halves_finite(of->kind, halves, 2 * n, 1);
+    if (of->kind != IG_KV_8) return halves_finite(of->kind, halves, 2 * bytes / sizeof *halves, 1);
     return halves_finite(IG_KV_8, ig_kv_scales(k, of->head_dim), n / IG_KV_GROUP, 1) &&
            halves_finite(IG_KV_8, ig_kv_scales(k + bytes, of->head_dim), n / IG_KV_GROUP, 1);
 }
@@ -263,9 +263,13 @@ static bool head_finite(const ig_kv_group *of, const uint8_t *k) {
 static bool row_finite(const ig_kv_group *of, const uint8_t *k, size_t row) {
     const uint8_t *v = k + ig_kv_part_bytes(of->kind, of->head_dim);
     const size_t dims = (size_t)of->head_dim;
-    if (of->kind != IG_KV_8)
-        return halves_finite(of->kind, (const uint16_t *)(const void *)k + row, dims, IG_KV_BLOCK_TOKENS) &&
-               halves_finite(of->kind, (const uint16_t *)(const void *)v + row * dims, dims, 1);
+    if (of->kind != IG_KV_8) {
+        const size_t times = ig_kv_is_twice(of->kind) ? 2 : 1, part = dims * IG_KV_BLOCK_TOKENS;
+        bool finite = halves_finite(of->kind, (const uint16_t *)(const void *)k + row, times * dims, IG_KV_BLOCK_TOKENS);
+        for (size_t i = 0; i < times && finite; i++)
+            finite = halves_finite(of->kind, (const uint16_t *)(const void *)v + i * part + row * dims, dims, 1);
+        return finite;
+    }
     return halves_finite(IG_KV_8, ig_kv_scales(k, of->head_dim) + row, dims / IG_KV_GROUP, IG_KV_BLOCK_TOKENS) &&
            halves_finite(IG_KV_8, ig_kv_scales(v, of->head_dim) + row, dims / IG_KV_GROUP, IG_KV_BLOCK_TOKENS);
 }

@@ -25,7 +25,7 @@ enum { IG_KV_GROUPS_MAX = 2 };
 typedef struct ig_kv_group {
     int n_layers, n_kv_heads, head_dim;
     int window; /* positions that a row sees, itself included; 0: all */
-    ig_kv_kind kind; /* F16, BF16 or 8 */
+    ig_kv_kind kind; /* not F32 */
 } ig_kv_group;
 
 typedef struct ig_kv_shape {
@@ -112,6 +112,8 @@ typedef struct ig_kv_seq {
     int first[IG_KV_GROUPS_MAX];      /* entries below have left the window: -1, and nobody reads them */
     int n_blocks;
     int n_tokens;  /* positions computed so far */
+    /* Tier l2: positions from here on attend over what came back from groups; a prompt ran in chunks of so many tokens. */
+    int quantized_from, chunk_tokens;
     int ring_from; /* tier l1: positions from here on see a window as a ring that mlx-lm filled one by one */
     int n_checked; /* blocks that are known to be finite */
     bool spoiled;  /* one was not */

@@ -120,6 +120,7 @@ struct ig_model {
     ig_layer top;     /* IG_TOP_... */
     double *inv_freq[IG_ROPES]; /* [head_dim / 2]; NULL: no layer uses it */
     double rope_scale[IG_ROPES];
+    ig_kv_config kv_config; /* tier l2 */
     const ig_fmt *number; /* tier l1: what activations are rounded to; else NULL */
     float *mlx_freq[IG_ROPES], mlx_step[IG_ROPES], mlx_before[IG_ROPES]; /* and its ropes (ig_rope_mlx) */
     ig_kv_shape kv;
@@ -179,6 +180,9 @@ ig_status ig_source_find(ig_source_tensor *out, ig_source *s, const char *name, 
 ig_status ig_source_read(const ig_source *s, const ig_source_tensor *t, int row, int n, void *out,
                          void *scratch, ig_err *err);
 /* What nobody used and the family does not drop: an error that names it. */
+/* Does it fit this model? */
+ig_status ig_kv_config_check(const ig_kv_config *c, const ig_model_config *m, ig_err *err);
+
 /* Tier l1: what mlx-lm's activations are rounded to, by the type of `name`, a vector. IG_EINVAL: another than f16 and
  * bf16. GGUF: bf16, since mlx-lm reads none. */
 ig_status ig_source_number(const ig_fmt **out, const ig_source *s, const char *name, ig_err *err);

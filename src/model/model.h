@@ -79,11 +79,22 @@ typedef struct ig_checkpoint {
     const ig_snapshot *snapshot;
 } ig_checkpoint;
 
+/* Tier l2: layers that keep keys and values in affine groups too, kv_config.c. */
+typedef struct ig_kv_config {
+    int n_layers;                                        /* 0: none; layers from there on are not listed */
+    uint8_t bits[IG_LAYERS_MAX], group[IG_LAYERS_MAX]; /* bits 0: not listed */
+    bool at_once; /* softmax over all keys, as mlx-lm alone does it; false: in tiles where mlx-optiq has some */
+} ig_kv_config;
+/* IG_EFORMAT, IG_ELIMIT: says which entry, its value and the bound. */
+ig_status ig_kv_config_parse(ig_kv_config *c, const char *text, size_t n, ig_err *err);
+ig_status ig_kv_config_read(ig_kv_config *c, const char *path, ig_err *err);
+
 typedef struct ig_model_options {
     ig_pool *pool;                /* for repacking and for the forward; NULL: one thread */
     ig_tier tier_max;             /* 0: l3 */
     uint32_t cpu;                 /* 0: ig_cpu_features() */
     ig_kv_kind kv_kind;           /* what the pool keeps: F16 or 8 */
+    const ig_kv_config *kv_config; /* of tier l2: a copy is made; NULL: none */
     bool two_parts;               /* int8 activations, if any weight eats them, as sums of two (ig_run) */
     uint64_t memory_budget_bytes; /* for the weights; 0: no bound */
     void (*progress)(void *ud, uint64_t done_bytes, uint64_t total_bytes); /* or NULL; any thread */

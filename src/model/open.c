@@ -338,7 +338,10 @@ static ig_status lay_out_layers(ig_model *m, ig_kv_kind kv_kind, ig_err *err) {
                                       .k_norm = l->v[IG_V_K_NORM],
                                       .norm_eps = c->norm_eps,
                                       .kv = {*group, m->kv.group[*group].n_layers++},
-                                      .kv_kind = kv_kind};
+                                      .kv_kind = kv_kind,
+                                      .kv_bits = m->kv_config.bits[i],
+                                      .kv_group = m->kv_config.group[i],
+                                      .kv_at_once = m->kv_config.at_once};
         st = make_rope(m, l->rope, err);
     }
     return st;
@@ -365,6 +368,14 @@ static ig_status take_number(ig_model *m, const ig_source *s, ig_err *err) {
     c->final_softcap = ig_number_round(m->number, c->final_softcap);
     if (m->family->mlx_sees_all || c->window_implied) memset(c->windowed, 0, sizeof c->windowed), c->window = 0;
     return IG_OK;
+}
+
+/* All layers of a model with a kv_config keep the numbers twice; those that it does not list read one half only. */
+static ig_kv_kind kv_kind_of(const ig_model *m, const ig_model_options *o) {
+    const bool twice = m->kv_config.n_layers > 0;
+    if (!m->number) return o->kv_kind;
+    if (m->number == &ig_fmt_bf16) return twice ? IG_KV_BF16_TWICE : IG_KV_BF16;
+    return twice ? IG_KV_F16_TWICE : IG_KV_F16;
 }
 
 /* Is there a weight to which parts of activations mean something? */
@@ -406,8 +417,11 @@ ig_status ig_model_open(ig_model **out, ig_checkpoint from, const ig_model_optio
     if ((st = ig_model_make_shapes(m, err)) != IG_OK) goto out;
     if ((st = ig_model_bind(m, &s, o, err)) != IG_OK) goto out;
     m->two_parts = o->two_parts && model_eats_int8(m);
-    const ig_kv_kind kv_kind = !m->number ? o->kv_kind : m->number == &ig_fmt_bf16 ? IG_KV_BF16 : IG_KV_F16;
-    if ((st = lay_out_layers(m, kv_kind, err)) != IG_OK) goto out;
+    if (o->kv_config && m->tier_max == IG_TIER_L2) {
+        if ((st = ig_kv_config_check(o->kv_config, &m->config, err)) != IG_OK) goto out;
+        m->kv_config = *o->kv_config;
+    }
+    if ((st = lay_out_layers(m, kv_kind_of(m, o), err)) != IG_OK) goto out;
     *out = m;
     m = NULL;
 out:

@@ -144,6 +144,26 @@ static void norm_rope_part(void *arg, int lo, int hi, int thread) {
         }
 }
 
+/* Tier l2: behind the numbers of each new row those that come back from its groups. */
+static void quantize_part(void *arg, int lo, int hi, int thread) {
+    const qkv_job *j = arg;
+    const ig_attention *a = j->a;
+    const int n_d = a->head_dim, part = n_d * IG_KV_BLOCK_TOKENS;
+    const bool is_bf16 = a->kv_kind == IG_KV_BF16_TWICE;
+    const ig_fmt *number = is_bf16 ? &ig_fmt_bf16 : &ig_fmt_f16;
+    (void)thread;
+    for (int t = lo; t < hi; t++)
+        for (int u = 0; u < 2 * a->n_kv_heads; u++) {
+            const int slot = j->rows->pos[t] % IG_KV_BLOCK_TOKENS, step = u % 2 ? 1 : IG_KV_BLOCK_TOKENS;
+            uint16_t *at = (uint16_t *)(void *)part_of(j, t, u / 2, u % 2) + (u % 2 ? slot * n_d : slot);
+            float x[IG_HEAD_DIM_MAX];
+            for (int d = 0; d < n_d; d++) x[d] = is_bf16 ? ig_bf16_to_f32(at[d * step]) : ig_f16_to_f32(at[d * step]);
+            ig_kv_affine_round(x, n_d, a->kv_bits, a->kv_group, number);
+            for (int d = 0; d < n_d; d++)
+                at[part + d * step] = is_bf16 ? ig_f32_to_bf16(x[d]) : ig_f32_to_f16(x[d]);
+        }
+}
+
 /* ---- q, k, v backward --------------------------------------------------------------------------------- */
 
 typedef struct qkv_note {
@@ -223,6 +243,10 @@ ig_qkv op_qkv(ig_run *r, const ig_attention *a, const ig_weight *wq, const ig_we
     op_run_units(r, qkv_unit, &job, job.n_q + job.n_k + ig_weight_n_panels(wv), x, 1);
     if (norms && !ig_run_planning(r) && !op_stopped(r))
         ig_pool_run(r->pool, norm_rope_part, &job, n, LIGHT_ROWS);
+    if (a->kv_bits) {
+        op_trace(r, "kv groups", NULL);
+        if (!ig_run_planning(r) && !op_stopped(r)) ig_pool_run(r->pool, quantize_part, &job, n, LIGHT_ROWS);
+    }
     if (!r->tape) ig_arena_rewind(r->arena, mark);
     if (r->train) y.q->needs_g = y.k->needs_g = y.v->needs_g = x->needs_g;
     if (op_stopped(r)) return (ig_qkv){NULL, NULL, NULL};
@@ -286,6 +310,19 @@ static bool in_ring(const ig_run *r, const ig_attention *a, const ig_rows *rows,
            pos >= rows->kv_seq[rows->seq[t]]->ring_from;
 }
 
+/* Tier l2: how row t sums, by what the cache of mlx-optiq was when that row ran. Its tiles want a mask that says no more
+ * than "causal": rows that ran together in a full window have one of their own. */
+static ig_attention_form form_of(const ig_attention *a, const ig_rows *rows, int t) {
+    const ig_kv_seq *s = rows->kv_seq[rows->seq[t]];
+    const int pos = rows->pos[t];
+    if (!a->kv_bits || pos < s->quantized_from) return IG_ATTENTION_PLAIN;
+    if (a->kv_at_once || (a->kv_bits != 4 && a->kv_bits != 8)) return IG_ATTENTION_ROUNDED;
+    if (a->window == 0 || pos >= s->ring_from) return IG_ATTENTION_TILED;
+    const int begin = pos / s->chunk_tokens * s->chunk_tokens, past = begin < a->window ? begin : a->window - 1;
+    const int n = s->ring_from - begin < s->chunk_tokens ? s->ring_from - begin : s->chunk_tokens;
+    return n > a->window - past ? IG_ATTENTION_ROUNDED : IG_ATTENTION_TILED;
+}
+
 static const void *block_at(const attention_job *j, int row, int b, int head) {
     if (j->blocks)
         return j->blocks + (size_t)((j->first_block[row] + b) * j->a->n_kv_heads + head) *
@@ -329,6 +366,7 @@ static void attention_part(void *arg, int lo, int hi, int thread) {
                                .lse = j->lse ? lse : NULL, .scratch = work,
                                .m = part ? m : NULL, .l = part ? l : NULL, .span = p.span,
                                .in_ring = in_ring(j->r, j->a, j->rows, p.row)};
+        if (j->a->kv_bits) a.form = form_of(j->a, j->rows, p.row);
         if (a.in_ring) a.ring_from = j->rows->kv_seq[j->rows->seq[p.row]]->ring_from;
         j->r->kern->op[IG_KERN_ATTENTION]->fn.attention(&a);
         for (int i = 0; i < n_q; i++) {
@@ -364,11 +402,12 @@ static void join_part(void *arg, int lo, int hi, int thread) {
     }
 }
 
-/* Neighbouring rows of one sequence, at most `most` together; one that sees a ring is alone. */
+/* Neighbouring rows of one sequence that sum alike, at most `most` together; one that sees a ring is alone. */
 static int cut_tiles(piece *tile, const ig_run *r, const ig_attention *a, const ig_rows *rows, int most) {
     int n = 0;
     for (int t = 0; t < rows->n_rows; t++) {
-        bool joins = t > 0 && rows->seq[t] == rows->seq[t - 1] && tile[n - 1].n < most && !in_ring(r, a, rows, t);
+        bool joins = t > 0 && rows->seq[t] == rows->seq[t - 1] && tile[n - 1].n < most && !in_ring(r, a, rows, t) &&
+                     (!a->kv_bits || form_of(a, rows, t) == form_of(a, rows, t - 1));
         if (joins)
             tile[n - 1].n++;
         else

@@ -186,6 +186,8 @@ typedef struct ig_attention {
     float norm_eps;
     ig_kv_layer kv;
     ig_kv_kind kv_kind; /* of the pool that rows->kv will be */
+    int kv_bits, kv_group; /* tier l2: keys and values in affine groups; 0: they stay numbers */
+    bool kv_at_once;       /* ... and never in tiles */
 } ig_attention;
 
 /* Queries [T][n_heads * D], scaled. k and v [T][n_kv_heads * D] are there when training only: otherwise they

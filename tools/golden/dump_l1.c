@@ -5,6 +5,9 @@
  * then, with M, a greedy run behind the first N tokens: `ids ...` and `lp <step> <hash>` of its log-probabilities.
  * With --temp the run is the engine's, sampled (--seed, --top-p and so on, as mlx_lm's make_sampler and
  * make_logits_processors name them), and only its ids are told.
+ *     dump_l1 MODEL --tokens FILE --calls N [--chunk N] [--kv-config FILE | --bits B --group G --start S] [--at-once 1]
+ * Tier l2: a prompt of N tokens in chunks, its last token and the others one by one; or, with --greedy M, as many that the
+ * run finds itself. Lines as those of the `call`s of tests/golden/l2 (tools/golden/l2/dump.py has their form).
  *     dump_l1 --unary NAME --type bf16|f16    65536 words: NAME of the number of these bits; any NaN is one
  * --raw also writes the numbers themselves. --order time: windows in the order of time, which must show (a control). The model's own forward, no engine. Linked by dump.mk. */
 #include "dump_common.h"
@@ -74,6 +77,13 @@ static void sha256(char out[17], const uint8_t *p, size_t n) {
     snprintf(out, 17, "%08x%08x", h[0], h[1]);
 }
 
+/* FNV-1a, as the goldens of tier l2 have it. */
+static unsigned long long fnv(const uint8_t *p, size_t n) {
+    unsigned long long h = 0xcbf29ce484222325ull;
+    for (size_t i = 0; i < n; i++) h = (h ^ p[i]) * 0x100000001b3ull;
+    return h;
+}
+
 /* ---- arrays of one forward ------------------------------------------------------------------------------ */
 
 enum { ARRAYS_MAX = 64, NAME_BYTES = 32 };
@@ -89,7 +99,8 @@ typedef struct dump {
     const ig_fmt *number;
     const ig_model_config *config;
     int step, n_rows, layer, n_norms, n_adds; /* of this layer */
-    bool quiet;
+    bool quiet, as_call;
+    char layers[IG_LAYERS_MAX * 17 + 1]; /* of a call: a hash a layer */
     FILE *raw;
     pthread_mutex_t lock;
 } dump;
@@ -104,6 +115,8 @@ static void flush(dump *d) {
         const size_t n = (size_t)a->n_rows * (size_t)a->n_cols;
         char hash[17];
         sha256(hash, (const uint8_t *)a->v, n * sizeof *a->v);
+        if (d->as_call && strstr(a->name, ".sdpa"))
+            sprintf(d->layers + strlen(d->layers), " %016llx", fnv((const uint8_t *)a->v, n * sizeof *a->v));
         if (!d->quiet) printf("%d %s %d %d %s\n", d->step, a->name, a->n_rows, a->n_cols, hash);
         if (d->raw) {
             fprintf(d->raw, "%d %s %d %d\n", d->step, a->name, a->n_rows, a->n_cols);
@@ -237,6 +250,40 @@ static void greedy(runner *r, const dump *d, uint32_t *ids, int n_prompt, int n_
     free(lp), free(hash);
 }
 
+/* ---- tier l2 -------------------------------------------------------------------------------------------- */
+
+typedef struct quantized {
+    ig_kv_config config;
+    int bits, group, start, calls;
+} quantized;
+
+static void calls(runner *r, dump *d, uint32_t *ids, int n_ids, int n_new, const quantized *q, int chunk) {
+    const int n_prompt = q->calls, n_before = n_prompt > 1 ? n_prompt - 1 : 0;
+    const int n_all = n_new ? n_prompt + n_new : n_ids;
+    uint16_t *lp = calloc(r->n_vocab, sizeof *lp);
+    if (!lp) dump_die("no memory for", "a vocabulary");
+    r->seq->chunk_tokens = chunk;
+    r->seq->ring_from = n_before > 1 && n_before % chunk == 1 ? n_before - 1 : n_before;
+    d->quiet = d->as_call = true;
+    for (int at = 0; at < n_all; d->step++) {
+        const int left = n_before - at, n = at >= n_before ? 1 : left < chunk ? left : chunk;
+        /* the first forward that ends at `start` or later is the last over the numbers */
+        d->n_rows = n, d->layer = d->n_norms = d->n_adds = 0, d->layers[0] = 0;
+        forward(r, ids + at, n, n);
+        flush(d);
+        at += n;
+        if (r->seq->quantized_from == INT_MAX && at >= q->start) r->seq->quantized_from = at;
+        const float *x = r->logits + (size_t)(n - 1) * r->n_vocab;
+        const uint32_t best = log_probabilities(d, lp, x, r->n_vocab);
+        for (size_t i = 0; i < r->n_vocab; i++) lp[i] = bits_of(d, x[i]);
+        if (n_new && at >= n_prompt && at < n_all) ids[at] = best;
+        printf("call %d at %d rows %d ", d->step, at - n, n);
+        if (at >= n_prompt && at < n_all) printf("id %u ", ids[at]);
+        printf("logits %016llx layers%s\n", fnv((const uint8_t *)lp, r->n_vocab * sizeof *lp), d->layers);
+    }
+    free(lp);
+}
+
 /* ---- sampled runs: the engine -------------------------------------------------------------------------- */
 
 enum { LIST_MAX = 32 };
@@ -334,6 +381,7 @@ int main(int argc, char **argv) {
     sampler sampling = {.s = ig_sampling_defaults()};
     const char *tokens = NULL, *raw = NULL;
     runner r = {0};
+    static quantized q = {.group = 64};
     int prefill = 0, n_new = 0, threads = 1, chunk = 0;
     ig_err err = {0};
     if (argc < 3) dump_die("usage", "dump_l1 MODEL --tokens FILE [--prefill N] [--greedy M] [--threads N] [--cpu NAME] [--temp X ...] | --unary NAME --type bf16");
@@ -346,6 +394,12 @@ int main(int argc, char **argv) {
         else if (strcmp(o, "--chunk") == 0) chunk = dump_int(v, "--chunk", 1 << 20);
         else if (strcmp(o, "--raw") == 0) raw = v;
         else if (strcmp(o, "--order") == 0 && strcmp(v, "time") == 0) r.in_time = true;
+        else if (strcmp(o, "--calls") == 0) q.calls = dump_int(v, "--calls", 1 << 20);
+        else if (strcmp(o, "--kv-config") == 0) check(ig_kv_config_read(&q.config, v, &err), &err);
+        else if (strcmp(o, "--bits") == 0) q.bits = dump_int(v, "--bits", 8);
+        else if (strcmp(o, "--group") == 0) q.group = dump_int(v, "--group", 128);
+        else if (strcmp(o, "--start") == 0) q.start = (int)strtol(v, NULL, 10);
+        else if (strcmp(o, "--at-once") == 0) q.config.at_once = true;
         else if (strcmp(o, "--cpu") == 0) setenv("INGLE_CPU", v, 1);
         else if (!read_sampling(&sampling, o, v)) dump_die("unknown option", o);
     }
@@ -353,6 +407,7 @@ int main(int argc, char **argv) {
     char *parsed[] = {argv[0], argv[1], (char *)(uintptr_t)tokens, (char *)(uintptr_t) "-"};
     dump_args a = dump_parse(4, parsed);
     if (!prefill || prefill > a.n_ids) prefill = a.n_ids;
+    if (q.calls > a.n_ids) dump_die("fewer tokens than", "--calls");
     if (!chunk) chunk = prefill;
 
     ig_pool *pool;
@@ -362,7 +417,14 @@ int main(int argc, char **argv) {
     struct stat info;
     if (stat(a.model, &info) == 0 && S_ISDIR(info.st_mode)) check(ig_snapshot_open(&folder, a.model, &err), &err);
     else check(ig_gguf_open(&file, a.model, &err), &err);
-    const ig_model_options options = {.pool = pool, .tier_max = IG_TIER_L1};
+    if (q.bits) {
+        ig_model_info info_of;
+        check(ig_model_inspect(&info_of, (ig_checkpoint){file, folder}, &err), &err);
+        q.config.n_layers = info_of.config.n_layers;
+        for (int i = 0; i < q.config.n_layers; i++)
+            q.config.bits[i] = (uint8_t)q.bits, q.config.group[i] = (uint8_t)q.group;
+    }
+    const ig_model_options options = {.pool = pool, .tier_max = q.calls ? IG_TIER_L2 : IG_TIER_L1, .kv_config = &q.config};
     check(ig_model_open(&r.model, (ig_checkpoint){file, folder}, &options, &err), &err);
     ig_gguf_close(file), ig_snapshot_close(folder);
     const int n_ctx = a.n_ids + n_new + 1;
@@ -384,8 +446,10 @@ int main(int argc, char **argv) {
     ig_model_tap(r.model, on_rows, &d), ig_model_watch(r.model, on_op, &d);
     r.seq = ig_kv_seq_open(r.kv);
     if (!r.in_time) r.seq->ring_from = prefill;
-    uint32_t *ids = (uint32_t *)a.ids;
-    for (int at = 0; at < a.n_ids; d.step++) {
+    uint32_t *ids = realloc(a.ids, (size_t)n_ctx * sizeof *ids);
+    if (!ids) dump_die("no memory for", "tokens");
+    if (q.calls) calls(&r, &d, ids, a.n_ids, n_new, &q, chunk);
+    for (int at = 0; at < a.n_ids && !q.calls; d.step++) {
         const int rows = at == 0 ? prefill : 1;
         d.n_rows = rows, d.layer = d.n_norms = d.n_adds = 0;
         forward(&r, ids + at, rows, rows);
@@ -395,10 +459,11 @@ int main(int argc, char **argv) {
     ig_kv_seq_close(r.kv, r.seq);
     ig_model_tap(r.model, NULL, NULL), ig_model_watch(r.model, NULL, NULL);
     if (d.raw && fclose(d.raw) != 0) dump_die("cannot write", raw);
+    if (q.calls) n_new = 0;
     if (n_new && sampling.is_on) sampled(r.model, &sampling, ids, prefill, n_new);
     else if (n_new) greedy(&r, &d, ids, prefill, n_new, chunk);
     ig_pages_unmap(memory, r.arena.cap_bytes);
-    free(r.logits), free(r.want), free(r.seq_of), free(r.pos), free(a.ids);
+    free(r.logits), free(r.want), free(r.seq_of), free(r.pos), free(ids);
     ig_kv_pool_free(r.kv);
     ig_model_close(r.model);
     ig_pool_free(pool);
