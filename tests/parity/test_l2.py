@@ -19,12 +19,12 @@ def weights_of(source, to):
     """The tensors of tensors.txt as a model.safetensors in BF16."""
     sys.path.insert(0, str(TOP / "tools/golden"))
     import numpy as np
-    from tiny_families import weights
+    from tiny_recipe import values
     header, blobs, at = {}, [], 0
     for line in (source / "tensors.txt").read_text().splitlines():
         _, name, rows, cols, spread, middle = line.split()
         rows, cols = int(rows), int(cols)
-        x = np.asarray(weights(name, max(rows, 1) * cols, float(spread), float(middle)), np.float32).view(np.uint32)
+        x = np.asarray(values(name, max(rows, 1) * cols, float(spread), float(middle)), np.float32).view(np.uint32)
         bits = ((x + np.uint32(0x7FFF) + (x >> 16 & 1)) >> 16).astype("<u2").tobytes()
         header[name] = dict(dtype="BF16", shape=[rows, cols] if rows else [cols], data_offsets=[at, at + len(bits)])
         at += len(bits)
