@@ -139,7 +139,7 @@ static void count_kv(facts *f, ig_kv_shape s) {
 }
 
 /* The real thing: the weights are read and packed, so that the plan and the kernels are no guess. */
-static void try_it(facts *f, const ig_load_options *o) {
+static void try_it(facts *f, const ig_load_options *o, const char *path) {
     ig_model *m = NULL;
     ig_pool *pool = NULL;
     ig_tokenizer *tokenizer = NULL;
@@ -148,7 +148,10 @@ static void try_it(facts *f, const ig_load_options *o) {
     if (!st) f->n_ctx = (uint64_t)f->info.config.n_ctx_train;
     ig_model_options mo = {.tier_max = ig_load_tier(o), .memory_budget_bytes = o->engine.memory_budget_bytes, .kv_kind = ig_load_kv_kind(o),
                            .two_parts = o->act_bits == 16};
+    ig_kv_config kv_config;
     if (!mo.memory_budget_bytes) mo.memory_budget_bytes = f->usable_bytes;
+    mo.kv_config = &kv_config;
+    if (!st) st = ig_load_kv_config(&kv_config, o, path, &f->why);
     if (!st) st = ig_pool_make(&pool, o->n_threads > 0 ? o->n_threads : ig_cpu_count(), &f->why);
     mo.pool = pool;
     if (!st) st = ig_model_open(&m, from, &mo, &f->why);
@@ -404,7 +407,7 @@ int ig_cmd_show(int argc, char **argv) {
         code = ig_app_fail(&err);
     } else {
         look(f);
-        try_it(f, &load);
+        try_it(f, &load, path);
         if (json)
             code = print_json(f);
         else

@@ -179,7 +179,10 @@ static int show_plan(const wish *w, const char *path) {
     ig_model_options mo = {.tier_max = ig_load_tier(o), .memory_budget_bytes = o->engine.memory_budget_bytes,
                            .kv_kind = ig_load_kv_kind(o), .two_parts = o->act_bits == 16};
     if (!mo.memory_budget_bytes) mo.memory_budget_bytes = ig_memory_available_bytes() / 4 * 3;
+    ig_kv_config kv_config;
+    mo.kv_config = &kv_config;
     ig_status st = ig_load_files(&gguf, &snapshot, path, &err);
+    if (!st) st = ig_load_kv_config(&kv_config, o, path, &err);
     if (!st) st = ig_pool_make(&pool, o->n_threads > 0 ? o->n_threads : ig_cpu_count(), &err);
     mo.pool = pool;
     if (!st) st = ig_model_open(&m, (ig_checkpoint){gguf, snapshot}, &mo, &err);

@@ -136,15 +136,28 @@ static void *load_text(void *arg) {
 
 /* ---- weights ------------------------------------------------------------------------------------------- */
 
+ig_status ig_load_kv_config(ig_kv_config *out, const ig_load_options *o, const char *path, ig_err *err) {
+    char own[PATH_MAX];
+    *out = (ig_kv_config){.n_layers = 0};
+    if (ig_load_tier(o) != IG_TIER_L2) return IG_OK;
+    if (o->kv_config) return ig_kv_config_read(out, o->kv_config, err);
+    const int n = snprintf(own, sizeof own, "%s/kv_config.json", path);
+    if (n < 0 || (size_t)n >= sizeof own || access(own, F_OK) != 0) return IG_OK; /* a GGUF file is no folder */
+    return ig_kv_config_read(out, own, err);
+}
+
 static ig_status load_model(ig_loaded *l, const ig_load_options *o, ig_err *err) {
+    ig_kv_config kv_config;
     progress p = {.started_ns = ig_clock_ns(), .name = l->name};
     bool show = !o->quiet && isatty(STDERR_FILENO);
     ig_status st = ig_pool_make(&l->pool, l->n_threads, err);
     if (st) return st;
     uint64_t budget = o->engine.memory_budget_bytes;
     if (!budget) budget = ig_memory_available_bytes() / 4 * 3;
+    if ((st = ig_load_kv_config(&kv_config, o, l->path, err))) return st;
     const ig_model_options mo = {.pool = l->pool,
                                  .tier_max = ig_load_tier(o),
+                                 .kv_config = &kv_config,
                                  .kv_kind = ig_load_kv_kind(o),
                                  .two_parts = o->act_bits == 16,
                                  .memory_budget_bytes = budget,
@@ -265,6 +278,10 @@ int ig_load_check_numbers(const ig_load_options *o) {
                           "--%s keeps keys and values as its reference does, in 16 bits; --kv-bits 8 is a format of our "
                           "own, of tier %s: leave one of the two out",
                           o->tier.by, ig_tier_name(kv8));
+    if (o->kv_config && ig_load_tier(o) != IG_TIER_L2)
+        return ig_app_say(IG_EXIT_USAGE,
+                          "--kv-config is read by --l2, as mlx-optiq does it; to save memory there is --kv-bits 8, without --l1 "
+                          "and --l2");
     if (o->act_bits == 16 && ig_load_tier(o) < ig_node_find("act.q8")->tier)
         return ig_app_say(IG_EXIT_USAGE,
                           "--%s multiplies weights with activations as its reference rounds them; --act-bits 16 is for "

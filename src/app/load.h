@@ -34,6 +34,7 @@ typedef struct ig_load_options {
     int kv_bits;            /* of keys and values: 16 or 8 */
     int act_bits;           /* of what the weights' codes are multiplied with: 8 or 16 */
     ig_option_one tier;     /* the worst of kernels that may run: an ig_tier */
+    const char *kv_config;  /* --l2: a file instead of the snapshot's own kv_config.json; NULL: that one, if there is one */
     const char *chat_template; /* a file instead of the model's own; NULL: that one */
     bool text_only;         /* tokenizer and template, no weights and no engine */
     bool no_engine;         /* weights but no engine thread: the caller drives the model itself */
@@ -55,6 +56,9 @@ static inline ig_tier ig_load_tier(const ig_load_options *o) {
 /* Options that a tier excludes: said, with the reason. */
 int ig_load_check_numbers(const ig_load_options *o);
 
+/* The kv_config that counts for the model at `path`; *out has no layers when none does. */
+ig_status ig_load_kv_config(ig_kv_config *out, const ig_load_options *o, const char *path, ig_err *err);
+
 /* What changes the bits of results. */
 #define IG_NUMBERS_OPTIONS(o)                                                                               \
     {"l1", .other = "exact", .kind = IG_OPT_ONE, .to = &(o).tier, .min = IG_TIER_L1, .numbers = true,       \
@@ -63,6 +67,8 @@ int ig_load_check_numbers(const ig_load_options *o);
      .help = ig_tier_promise(IG_TIER_L2)},                                                                  \
     {"l3", .kind = IG_OPT_ONE, .to = &(o).tier, .min = IG_TIER_L3, .numbers = true,                         \
      .help = ig_tier_promise(IG_TIER_L3)},                                                                  \
+    {"kv-config", .kind = IG_OPT_TEXT, .to = &(o).kv_config, .value = "FILE", .numbers = true,              \
+     .help = "of --l2: layers that keep keys and values in groups, as mlx-optiq has it; twice the memory"}, \
     {"kv-bits", .kind = IG_OPT_INT, .to = &(o).kv_bits, .min = 8, .max = 16, .step = 8, .value = "N",       \
      .numbers = true,                                                                                       \
      .help = "of keys and values: 16, or 8 for contexts in little more than half the memory"},              \

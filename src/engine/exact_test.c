@@ -19,6 +19,7 @@ static const char GEMMA[] = "models/gemma-3-270m-q4_k_m.gguf";
 static ig_kv_kind kv_kind;
 static bool two_parts;
 static ig_tier tier; /* 0: l3 */
+static const ig_kv_config *kv_config;
 static ig_pool *pool;
 static ig_model *model;
 static ig_engine *engine;
@@ -45,7 +46,8 @@ static bool open_file(const char *path, int n_threads, uint32_t cpu) {
     ig_snapshot *folder = NULL;
     ig_status st = access(path, X_OK) == 0 ? ig_snapshot_open(&folder, path, &err) : ig_gguf_open(&g, path, &err);
     if (!st) st = ig_pool_make(&pool, n_threads, &err);
-    const ig_model_options o = {.pool = pool, .tier_max = tier, .cpu = cpu, .kv_kind = kv_kind, .two_parts = two_parts};
+    const ig_model_options o = {.pool = pool, .tier_max = tier, .cpu = cpu, .kv_kind = kv_kind, .two_parts = two_parts,
+                                .kv_config = kv_config};
     if (!st) st = ig_model_open(&model, (ig_checkpoint){g, folder}, &o, &err);
     ig_gguf_close(g);
     ig_snapshot_close(folder);
@@ -586,6 +588,17 @@ TEST(tier_l1_gives_the_same_bits_however_it_is_run) {
     runs_are_exact("tests/golden/tiny/gemma3-0.08-mixed", 333, 8);
     if (path) runs_are_exact(path, 333, 96), remove(path);
     tier = 0;
+}
+
+/* Rows behind the first chunk of a prompt attend over what came back from groups: they are the request's alone, so a
+ * longer prompt finds less of a shorter one. */
+TEST(tier_l2_gives_the_same_bits_however_it_is_run) {
+    static ig_kv_config mixed = {.n_layers = 6, .bits = {4, 8, 4, 0, 8, 8}, .group = {32, 32, 32, 0, 32, 32}};
+    tier = IG_TIER_L2, kv_config = &mixed;
+    runs_are_exact("tests/golden/tiny/gemma3-0.25-bf16", 333, 8);
+    mixed.n_layers = 3;
+    if (!ig_test_emulator()) runs_are_exact("tests/golden/tiny/gemma3-0.08-mixed", 333, 8);
+    tier = 0, kv_config = NULL;
 }
 
 TEST(gemma_3_gives_the_same_bits_however_it_is_run) {

@@ -244,7 +244,7 @@ ig_qkv op_qkv(ig_run *r, const ig_attention *a, const ig_weight *wq, const ig_we
     if (norms && !ig_run_planning(r) && !op_stopped(r))
         ig_pool_run(r->pool, norm_rope_part, &job, n, LIGHT_ROWS);
     if (a->kv_bits) {
-        op_trace(r, "kv groups", NULL);
+        op_trace(r, "kv groups", r->kern->op[IG_KERN_TO_F16]);
         if (!ig_run_planning(r) && !op_stopped(r)) ig_pool_run(r->pool, quantize_part, &job, n, LIGHT_ROWS);
     }
     if (!r->tape) ig_arena_rewind(r->arena, mark);
@@ -502,7 +502,7 @@ ig_tensor *op_attention(ig_run *r, const ig_attention *a, ig_qkv x, const ig_row
     const ig_tensor *q = x.q;
     ig_assert(q->n_cols == a->n_heads * n_d && group * a->n_kv_heads == a->n_heads &&
               group <= IG_ATTENTION_QUERIES_MAX);
-    op_trace(r, "attention", r->kern->op[IG_KERN_ATTENTION]);
+    op_trace(r, a->kv_bits ? "attention over groups" : "attention", r->kern->op[IG_KERN_ATTENTION]);
     /* heads that are not whole activation blocks: quantise the finished rows instead */
     const bool whole = n_d % IG_ACT_BLOCK == 0;
     ig_tensor *y = op_tensor(r, q->n_rows, q->n_cols, whole ? need : need | IG_ACT_F32);
@@ -570,11 +570,18 @@ static const ig_tier_node nodes[] = {
      .gate = IG_GATE_KL, .in = {NULL, NULL, NULL}, .flags = "kv-bits",
      .proof = "model: keys_and_values_of_8_bits_change_the_logits_a_little_and_no_more",
      .when = "--kv-bits 8", .steps = "kv append", .runs = IG_RUNS(TO_KV8)},
+    {.id = "kv.q_groups", .does = "keys and values beside it as affine groups give them back", .tier = IG_TIER_L2,
+     .oracle = "mlx-optiq", .gate = IG_GATE_EXACT, .in = {NULL, NULL, NULL}, .flags = "l2 kv-config",
+     .proof = "tests/parity", .when = "--kv-config", .steps = "kv groups", .runs = IG_RUNS(TO_F16)},
+    {.id = "attn.q_tiled", .does = "attention over what came back from groups, in tiles of 512 keys or at once",
+     .tier = IG_TIER_L2, .oracle = "mlx-optiq", .gate = IG_GATE_EXACT, .in = {NULL, NULL, NULL},
+     .flags = "l2 kv-config", .proof = "tests/parity", .when = "--kv-config", .steps = "attention over groups",
+     .runs = IG_RUNS(ATTENTION)},
     {.id = "attn.scale", .does = "queries times the scale of the scores", .tier = IG_TIER_L1,
      .oracle = "mlx-lm", .gate = IG_GATE_EXACT, .in = {"on", "on", "on"}, .flags = "l1 l2 l3",
      .proof = "tests/parity", .steps = "linear q", .also = IG_RUNS(SCALE)},
     {.id = "attn.sdpa", .does = "causal attention, in windows or over all", .tier = IG_TIER_L1,
-     .oracle = "mlx-lm", .gate = IG_GATE_EXACT, .in = {"on", "on", "on"}, .flags = "l1 l2 l3 kv-bits",
+     .oracle = "mlx-lm", .gate = IG_GATE_EXACT, .in = {"on", "on", "on"}, .flags = "l1 l2 l3 kv-bits kv-config",
      .proof = "tests/parity", .steps = "attention", .runs = IG_RUNS(ATTENTION)},
     {.id = "attn.join", .does = "parts of a long context made one", .tier = IG_TIER_L3,
      .gate = IG_GATE_ENVELOPE, .in = {NULL, NULL, "on"}, .flags = "l1 l2 l3",

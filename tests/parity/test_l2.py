@@ -1,11 +1,14 @@
 """Tier l2 against mlx-lm and mlx-optiq with quantized keys and values: every forward of tests/golden/l2, made by
 tools/golden/l2/dump.py. Compared are the logits after each, each layer's attention, and the greedy ids."""
 import json
+import os
+import pathlib
 import re
 import struct
 import subprocess
 import sys
 
+import proven
 import pytest
 from conftest import TOP
 
@@ -104,6 +107,11 @@ def check(program, folder, tiny, name, **options):
     assert len(got) > 3
     fault = difference(golden_of(name), got)
     assert fault is None, f"{name}: the first difference from the reference: {fault}"
+    if case["kv_config"]:
+        cpu = options.get("cpu")
+        proven.note(f"l2_{cpu or 'native'}", pathlib.Path(program).parent / "ingle", tiny(case["model"], case["sliding_window"]),
+                    "--l2", "--kv-config", folder / "kv_config.json", asked_for=("kv.q_groups", "attn.q_tiled"),
+                    env=os.environ | ({"INGLE_CPU": cpu} if cpu else {}))
 
 
 @pytest.mark.parametrize("name", CASES)

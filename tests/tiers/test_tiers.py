@@ -86,7 +86,7 @@ def options_of(help_text):
 def test_options_that_cross_tiers_are_a_group_of_their_own(program, registry, verb):
     text = run(program, verb, "--help")
     groups = options_of(text)
-    assert groups["numbers"] == ["l1", "l2", "l3", "kv-bits", "act-bits"]
+    assert groups["numbers"] == ["l1", "l2", "l3", "kv-config", "kv-bits", "act-bits"]
     named = {flag for n in registry["nodes"] for flag in n["flags"].split()}
     assert named == set(groups["numbers"])
     for n in registry["nodes"]:  # --help says whom an option reaches, from the same list
