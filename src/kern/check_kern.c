@@ -4,6 +4,7 @@
  * A negative control breaks one activation and expects the comparison to notice. */
 #include "kern/check_golden.h"
 #include "kern/check_rig.h"
+#include "kern/kv_affine.h"
 
 #include <math.h>
 
@@ -469,6 +470,64 @@ static void check_attention_rounded(const ig_kern *k) {
     result(notices, k->name, "the order of a ring makes no difference");
 }
 
+/* ---- tier l2 ------------------------------------------------------------------------------------------ */
+
+/* The forms over what came back from groups, against their definition key after key (kv_affine.h). The numbers in the
+ * first half of each part are others, and must not be read. */
+static void check_attention_forms(const ig_kern *k) {
+    static const int widths[] = {2, 4, 8, 3}, groups[] = {32, 64};
+    const ig_fmt *number = k->fmt;
+    const bool is_bf16 = number == &ig_fmt_bf16;
+    bool same = true, differ = false;
+    for (int round = 0; round < 24; round++) {
+        const bool tiled = round % 2, in_ring = round % 3 == 2;
+        const int n_d = 64 << round % 2, n_q = 1 + (int)(rnd() % 4), pos = round % 4 == 3 ? 700 + (int)(rnd() % 500) : (int)(rnd() % 400);
+        const int window = in_ring ? 1 + (int)(rnd() % (uint32_t)(pos + 1)) : 0, n = in_ring ? window : pos + 1;
+        const ig_kv_affine f = {widths[round / 2 % 4], groups[round % 2], is_bf16 ? IG_KV_AFFINE_BF16 : IG_KV_AFFINE_F16};
+        const ig_kv_kind kind = is_bf16 ? IG_KV_BF16_TWICE : IG_KV_F16_TWICE;
+        const size_t part = ig_kv_part_bytes(kind, n_d), n_groups = (size_t)(n * n_d / f.group);
+        const int n_blocks = pos / 64 + 1;
+        uint8_t *mem = malloc(2 * (size_t)n_blocks * part);
+        const void **block = malloc((size_t)n_blocks * sizeof *block);
+        ig_kv_affine_rows rows[2];
+        int all[4] = {pos, pos, pos, pos}, *order = malloc((size_t)n * sizeof *order);
+        const size_t floats = ig_attention_scratch_floats(n_q, n_d, n_blocks * 64);
+        guarded y = guard((size_t)(n_q * n_d) * 4), s = guard(floats * 4);
+        float *q = malloc((size_t)(n_q * n_d) * 4), *want = malloc((size_t)(n_q * n_d) * 4), *x = malloc((size_t)n_d * 4);
+        float *work = malloc(ig_attention_affine_floats(n, n_d) * 4);
+        for (size_t i = 0; i < 2 * (size_t)n_blocks * part; i++) mem[i] = (uint8_t)(rnd() & 0x3f); /* finite */
+        for (int b = 0; b < n_blocks; b++) block[b] = mem + 2 * (size_t)b * part;
+        for (int i = 0; i < n_q * n_d; i++) q[i] = ig_number_round(number, bell() * 0.5f);
+        ig_attention_args a = {.out = (float *)(void *)y.p, .q = q, .pos = all, .n_q = n_q, .head_dim = n_d, .window = window,
+                               .kind = kind, .block = block, .in_ring = in_ring,
+                               .ring_from = in_ring ? (int)(rnd() % (uint32_t)(pos + 1)) : 0,
+                               .form = tiled ? IG_ATTENTION_TILED : IG_ATTENTION_ROUNDED, .scratch = (float *)(void *)s.p};
+        const int n_seen = order_of_keys(order, &a, pos);
+        for (int v = 0; v < 2; v++) {
+            rows[v] = (ig_kv_affine_rows){malloc((size_t)n * (size_t)(n_d * f.bits / 8)), malloc(n_groups * 2), malloc(n_groups * 2)};
+            for (int i = 0; i < n_seen; i++) { /* row i of the definition is the i-th key in the order of the sums */
+                for (int d = 0; d < n_d; d++) x[d] = ig_number_round(number, bell());
+                ig_kv_affine_quant(&f, rows[v], i, x, n_d), ig_kv_affine_dequant(&f, rows[v], i, x, n_d);
+                uint16_t *to = (uint16_t *)(void *)((uint8_t *)(uintptr_t)block[order[i] / 64] + (size_t)v * part + part / 2);
+                for (int d = 0; d < n_d; d++)
+                    to[v ? order[i] % 64 * n_d + d : d * 64 + order[i] % 64] = is_bf16 ? ig_f32_to_bf16(x[d]) : ig_f32_to_f16(x[d]);
+            }
+        }
+        k->fn.attention(&a);
+        ig_attention_affine_args def = {.fmt = &f, .k = rows[0], .v = rows[1], .q = q, .out = want, .q_row = (size_t)n_d,
+                                        .out_row = (size_t)n_d, .n_q = n_q, .n_keys = n_seen, .head_dim = n_d, .scale = 1.0f,
+                                        .scratch = work};
+        (tiled ? ig_attention_affine_tiled : ig_attention_affine)(&def);
+        if (memcmp(want, a.out, (size_t)(n_q * n_d) * 4)) same = false;
+        (tiled ? ig_attention_affine : ig_attention_affine_tiled)(&def); /* the control: the other form */
+        if (memcmp(want, a.out, (size_t)(n_q * n_d) * 4)) differ = true;
+        for (int v = 0; v < 2; v++) free(rows[v].code), free(rows[v].scale), free(rows[v].bias);
+        unguard(y), unguard(s), free(q), free(want), free(x), free(work), free(mem), free(block), free(order);
+    }
+    result(same, k->name, "over groups: differs from the definition, key after key");
+    result(differ, k->name, "over groups: the two forms are one");
+}
+
 /* Kernels of numbers against the scalar functions they are made of, and those against the C library. */
 static void check_mlx_math(void) {
     bool lg = true, th = true, cube = true, gelu_half = true, notices = false;
@@ -585,7 +644,7 @@ int main(void) {
         else if (k->op == IG_KERN_DEQUANT || k->op == IG_KERN_UNPACK)
             check_rows_of_format(k), check_golden(k);
         else if (k->op == IG_KERN_ATTENTION && k->fmt)
-            check_attention_rounded(k);
+            check_attention_rounded(k), check_attention_forms(k);
         else if (k->op == IG_KERN_ATTENTION)
             check_attention(k);
         else if (k->op == IG_KERN_ATTENTION_JOIN)
