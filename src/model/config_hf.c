@@ -182,7 +182,9 @@ static ig_status read_yarn(ig_rope_settings *r, const ig_hf *h, yyjson_val *o, i
         return ig_fail(err, IG_EFORMAT, "%.200s/config.json: rope truncate = false is not supported",
                        h->path);
     const double scale = ig_rope_yarn_scale(r->factor, mscale) / ig_rope_yarn_scale(r->factor, all_dim);
-    return number(&r->scale, h, o, "attention_factor", 1e-3, 99, scale, err);
+    st = number(&r->scale, h, o, "attention_factor", 1e-3, 99, scale, err);
+    r->mlx_differs |= r->scale != scale; /* it knows no attention_factor */
+    return st;
 }
 
 /* Models of a longer context than the original one take the long divisors, others the short ones, for any text. */
@@ -208,6 +210,8 @@ static ig_status read_longrope(ig_rope_settings *r, const ig_hf *h, yyjson_val *
     const double scale = sqrt(1.0 + ig_math_log(ratio) / ig_math_log(r->original));
     st = number(&r->scale, h, o, "long_mscale", 1e-3, 99, scale, err);
     if (!st) st = number(&r->scale, h, o, "attention_factor", 1e-3, 99, r->scale, err);
+    /* mlx-lm takes the long divisors always, makes the scale itself and looks nowhere else */
+    r->mlx_differs |= !longer || r->scale != scale || of != o;
     return st;
 }
 
@@ -243,6 +247,9 @@ static ig_status read_scaling(ig_rope_settings *r, const ig_hf *h, yyjson_val *o
             "%.200s/config.json: rope type %s is not supported (default, linear, llama3, yarn, longrope)",
             h->path, show(type).s);
     r->type = types[i].type;
+    yyjson_val *older = ig_json_get(o, "type"); /* mlx-lm prefers it, and does not know every name */
+    r->mlx_differs = yyjson_equals_str(type, "su") || yyjson_equals_str(type, "none") ||
+                     (older && !yyjson_equals(older, type));
     if (r->type == IG_ROPE_PLAIN) return IG_OK;
     ig_status st = number(&r->factor, h, o, "factor", factor_low, factor_high,
                           r->type == IG_ROPE_LONGROPE ? 1 : -1, err);
@@ -254,6 +261,20 @@ static bool same_rope(const ig_rope_settings *a, const ig_rope_settings *b) {
            a->high == b->high && a->beta_fast == b->beta_fast && a->beta_slow == b->beta_slow &&
            a->scale == b->scale && a->n_divisors == b->n_divisors &&
            memcmp(a->divisor, b->divisor, sizeof a->divisor) == 0;
+}
+
+/* mlx-lm reads the key of the base, else its default, and rope_scaling; rope_parameters in one family only, and there
+ * after those. `r`: what is meant, read from rope_scaling if there is one. */
+static bool mlx_differs(const ig_rope_settings *r, double base, double or_else, const ig_hf *h, const ig_hf_rope *kind,
+                        yyjson_val *own, yyjson_val *scaling) {
+    const bool flat = own && own == ig_hf_get(h, "rope_parameters");
+    yyjson_val *nested = kind->mlx_nested && flat ? own : NULL;
+    double mlx_base = or_else;
+    if (!ig_json_number(ig_hf_get(h, kind->theta_key), &mlx_base))
+        (void)ig_json_number(ig_json_get(nested, "rope_theta"), &mlx_base);
+    if (mlx_base != base) return true;
+    if (kind->mlx_unscaled || !(scaling || nested)) return r->type != IG_ROPE_PLAIN;
+    return r->mlx_differs;
 }
 
 ig_status ig_hf_read_rope(ig_rope_settings *out, const ig_hf *h, const ig_hf_rope *kind, ig_err *err) {
@@ -289,7 +310,9 @@ ig_status ig_hf_read_rope(ig_rope_settings *out, const ig_hf *h, const ig_hf_rop
             "or they differ in other numbers",
             h->path, ig_rope_type_name(from_scaling.type), from_scaling.factor, ig_rope_type_name(r.type),
             r.factor);
-    *out = own ? r : from_scaling;
+    if (scaling) r = from_scaling;
+    r.mlx_differs = mlx_differs(&r, base, out->base, h, kind, own, scaling);
+    *out = r;
     out->base = base;
     return IG_OK;
 }

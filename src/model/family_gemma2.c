@@ -55,7 +55,7 @@ static const ig_hf_only hf_only[] = {
 /* The scale of queries has no default: the usual readers have different ones. */
 static ig_status hf_config(ig_model_config *out, const ig_hf *h, ig_err *err) {
     ig_model_config c = {.rope[IG_ROPE_FULL].base = 10000.0};
-    const ig_hf_rope rope_key = {"full_attention", "rope_theta", true};
+    const ig_hf_rope rope_key = {"full_attention", "rope_theta", .scaled = true, .mlx_unscaled = true};
     const ig_int_row window[] = {{&c.window, "sliding_window", 1, 1 << 24, WINDOW}, {.to = NULL}};
     double query_scalar = 0;
     ig_status st = ig_hf_refuse(h, hf_only, err);

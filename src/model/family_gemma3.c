@@ -72,8 +72,8 @@ static const ig_hf_only hf_only[] = {
  * mean the 4B. */
 static ig_status hf_config(ig_model_config *out, const ig_hf *h, ig_err *err) {
     ig_model_config c = {.own_window_rope = true};
-    const ig_hf_rope full = {"full_attention", "rope_theta", true},
-                     window = {"sliding_attention", "rope_local_base_freq", false};
+    const ig_hf_rope full = {"full_attention", "rope_theta", .scaled = true},
+                     window = {"sliding_attention", "rope_local_base_freq", .scaled = false};
     const bool wrapper = h->wrapper;
     double eps = 0, query_scalar = 0;
     int pattern = 0, older = 0;
@@ -105,6 +105,11 @@ static ig_status hf_config(ig_model_config *out, const ig_hf *h, ig_err *err) {
     if (!st) st = ig_hf_read_rope(&c.rope[IG_ROPE_WINDOW], h, &window, err);
     if (!st) st = ig_hf_read_layers(&c, h, err);
     if (st) return st;
+    /* mlx-lm reads neither layer_types nor _sliding_window_pattern, and no caps */
+    for (int i = 0; i < c.n_layers; i++)
+        if ((c.windowed[i] != 0) != ((i + 1) % (older ? older : 6) != 0)) c.mlx_differs = "sliding_window_pattern";
+    if (c.attention_softcap > 0.0f) c.mlx_differs = "attn_logit_softcapping";
+    if (c.final_softcap > 0.0f) c.mlx_differs = "final_logit_softcapping";
     c.norm_eps = (float)eps;
     c.embed_scale = ig_bf16_to_f32(ig_f32_to_bf16(sqrtf((float)c.width)));
     c.attention_scale = 1.0f / sqrtf((float)query_scalar);

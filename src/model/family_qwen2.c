@@ -35,7 +35,7 @@ static const ig_hf_only hf_only[] = {
 
 static ig_status hf_config(ig_model_config *out, const ig_hf *h, ig_err *err) {
     ig_model_config c = {.embed_scale = 1.0f, .rope[IG_ROPE_FULL].base = 1e6};
-    const ig_hf_rope rope_key = {"full_attention", "rope_theta", true};
+    const ig_hf_rope rope_key = {"full_attention", "rope_theta", .scaled = true};
     ig_status st = ig_hf_refuse(h, hf_only, err);
     if (!st) st = ig_hf_read_sizes(&c, h, 0, 32768, err);
     if (!st) st = ig_hf_read_qwen_window(&c, h, err);

@@ -36,7 +36,7 @@ static const ig_hf_only hf_only[] = {{.key = "hidden_act", .text = "silu"},
 
 static ig_status hf_config(ig_model_config *out, const ig_hf *h, ig_err *err) {
     ig_model_config c = {.embed_scale = 1.0f, .rope[IG_ROPE_FULL].base = 0}; /* 0: it must be there */
-    const ig_hf_rope rope_key = {"full_attention", "rope_theta", true};
+    const ig_hf_rope rope_key = {"full_attention", "rope_theta", .scaled = true, .mlx_nested = true};
     ig_status st = ig_hf_refuse(h, hf_only, err);
     if (!st) st = ig_hf_read_sizes(&c, h, IG_REQUIRED, 32768, err);
     if (!st && !ig_hf_get(h, "tie_word_embeddings"))

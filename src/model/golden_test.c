@@ -386,6 +386,14 @@ TEST(tier_l1_keeps_the_order_of_a_ring_in_any_company) {
     }
     tiny_tier = 0;
 }
+/* Weights that lie ready, where a made folder has its own. */
+static void link_weights(const char *name, const char *to) {
+    char from[256], here[128];
+    ig_assert(getcwd(here, sizeof here) != NULL);
+    snprintf(from, sizeof from, "%s/" FOLDER "%s/model.safetensors", here, name);
+    ig_assert(symlink(from, to) == 0);
+}
+
 TEST(tier_l1_refuses_checkpoints_of_two_types) {
     char folder[128], path[160];
     ig_err err = {0};
@@ -410,6 +418,56 @@ TEST(tier_l1_refuses_checkpoints_of_two_types) {
     CHECK(ig_model_open(&m, (ig_checkpoint){.snapshot = s}, &(ig_model_options){0}, &err) == IG_OK);
     ig_model_close(m), ig_snapshot_close(s);
     remove_made(folder);
+}
+
+/* Opened by a config with one text changed: mlx-lm reads other keys, and would run another model than is meant. */
+TEST(tier_l1_refuses_settings_that_mlx_lm_reads_otherwise) {
+    static const struct {
+        const char *name, *config, *instead, *says; /* says NULL: accepted */
+    } cases[] = {
+        {"qwen2-0.08-bf16", "\"rope_theta\"", "\"rope_theta\"", NULL},
+        {"qwen2-0.08-bf16", "\"rope_theta\": 1000000.0,", "\"rope_theta\": 500000.0,", "rope_theta"}, /* the outer one */
+        {"qwen3-0.08-bf16", "\"rope_theta\": 1000000.0", "\"rope_theta\": 500000.0", NULL}, /* reads rope_parameters */
+        {"qwen3-0.08-bf16", "\"model_type\"", "\"rope_theta\": 5e5, \"model_type\"", "rope_theta"},
+        {"llama_yarn-0.08-bf16", "\"factor\": 4.0", "\"factor\": 4.0", NULL},
+        {"llama_yarn-0.08-bf16", "\"factor\": 4.0", "\"factor\": 4.0, \"attention_factor\": 1.7", "rope_scaling"},
+        {"llama_yarn-0.08-bf16", "\"rope_scaling\"", "\"no_rope_scaling\"", "rope_scaling"},
+        {"llama_longrope-0.08-bf16", "\"type\": \"longrope\"", "\"type\": \"longrope\"", NULL},
+        {"llama_longrope-0.08-bf16", "\"long_factor\"", "\"attention_factor\": 1.2, \"long_factor\"", "rope_scaling"},
+        {"llama_longrope-0.08-bf16", "\"max_position_embeddings\": 512", "\"max_position_embeddings\": 64", "rope_scaling"},
+        {"gemma2-0.08-bf16", "\"rope_theta\": 10000.0", "\"rope_theta\": 10000.0", NULL},
+        {"gemma2-0.08-bf16", "\"rope_type\": \"default\"", "\"rope_type\": \"linear\", \"factor\": 2.0", "rope_scaling"},
+        {"gemma3-0.08-bf16", "\"sliding_window\": 8", "\"sliding_window\": 9", NULL},
+        {"gemma3-0.08-bf16", "\"sliding_window_pattern\": 3", "\"sliding_window_pattern\": 2", "sliding_window_pattern"},
+        {"gemma3-0.08-bf16", "\"sliding_window_pattern\"", "\"_sliding_window_pattern\"", "sliding_window_pattern"},
+        {"gemma3-0.08-bf16", "\"rope_local_base_freq\": 10000.0", "\"rope_local_base_freq\": 5000.0", "rope_local_base_freq"},
+        {"gemma3-0.08-bf16", "\"final_logit_softcapping\": null", "\"final_logit_softcapping\": 3.0", "final_logit_softcapping"},
+        {"gemma3-0.08-bf16", "\"attn_logit_softcapping\": null", "\"attn_logit_softcapping\": 3.0", "attn_logit_softcapping"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const wrong x = {.config = cases[i].config, .instead = cases[i].instead};
+        char folder[] = "/tmp/ig-golden-XXXXXX", path[160], from[160];
+        ig_err err = {0};
+        ig_model *m = NULL;
+        ig_snapshot *s = NULL;
+        ig_assert(mkdtemp(folder) != NULL);
+        snprintf(from, sizeof from, FOLDER "%s/config.json", cases[i].name);
+        snprintf(path, sizeof path, "%s/config.json", folder), copy_config(from, path, &x);
+        snprintf(from, sizeof from, FOLDER "%s/tensors.txt", cases[i].name);
+        snprintf(path, sizeof path, "%s/model.safetensors", folder);
+        FILE *list = fopen(from, "r");
+        if (list) write_weights(list, path, &x), fclose(list);
+        else link_weights(cases[i].name, path);
+        CHECK(ig_snapshot_open(&s, folder, &err) == IG_OK);
+        const ig_model_options l1 = {.tier_max = IG_TIER_L1};
+        const ig_status st = s ? ig_model_open(&m, (ig_checkpoint){.snapshot = s}, &l1, &err) : IG_OK;
+        CHECK_MSG(st == (cases[i].says ? IG_EINVAL : IG_OK), "%s, %s: %s", cases[i].name, cases[i].instead, err.msg);
+        if (cases[i].says) CHECK_MSG(strstr(err.msg, cases[i].says) != NULL, "%s", err.msg);
+        ig_model_close(m), m = NULL;
+        if (s) CHECK(ig_model_open(&m, (ig_checkpoint){.snapshot = s}, &(ig_model_options){0}, &err) == IG_OK);
+        ig_model_close(m), ig_snapshot_close(s);
+        remove_made(folder);
+    }
 }
 
 /* ---- vectors ------------------------------------------------------------------------------------------- */

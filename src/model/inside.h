@@ -264,6 +264,7 @@ ig_status ig_hf_refuse(const ig_hf *h, const ig_hf_only *rows, ig_err *err); /* 
 typedef struct ig_hf_rope {
     const char *layers, *theta_key;
     bool scaled;
+    bool mlx_nested, mlx_unscaled; /* mlx-lm reads rope_parameters, too; it reads no rope_scaling */
 } ig_hf_rope;
 ig_status ig_hf_read_rope(ig_rope_settings *out, const ig_hf *h, const ig_hf_rope *kind, ig_err *err);
 /* windowed[i] from layer_types; without it it stays. No windowed layer, no window. */

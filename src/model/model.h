@@ -40,6 +40,7 @@ typedef struct ig_rope_settings {
     double scale;                /* of cosines and sines: yarn, longrope; else 1 */
     int n_divisors;              /* longrope of a config.json: those that apply */
     double divisor[IG_HEAD_DIM_MAX / 2];
+    bool mlx_differs;           /* of a config.json: mlx-lm reads another rope out of it, or none */
 } ig_rope_settings;
 const char *ig_rope_type_name(ig_rope_type t);
 
@@ -66,6 +67,7 @@ typedef struct ig_model_config {
     bool no_head;                    /* a bare model: rows after the last norm, and no logits */
     ig_pooling pooling;
     bool attention_bias, mlp_bias;   /* of a snapshot: the settings; in GGUF files the tensors say it */
+    const char *mlx_differs;         /* of a config.json: a setting that mlx-lm does not read, or reads otherwise; or NULL */
     bool window_implied;             /* by the name of the model, not by a setting of layers */
     int window;                      /* positions, the row's own included; 0: no layer has one */
     uint8_t windowed[IG_LAYERS_MAX]; /* 1: layer i sees a window only */

@@ -361,6 +361,14 @@ static ig_status take_number(ig_model *m, const ig_source *s, ig_err *err) {
                        "%s: config.json lacks tie_word_embeddings, and mlx-lm would drop the lm_head.weight that is there; "
                        "say it there for --l1",
                        s->path);
+    const char *differs = c->mlx_differs;
+    if (c->rope[IG_ROPE_FULL].mlx_differs) differs = "rope_theta and rope_scaling";
+    else if (c->own_window_rope && c->rope[IG_ROPE_WINDOW].mlx_differs) differs = "rope_local_base_freq";
+    if (differs)
+        return ig_fail(err, IG_EINVAL,
+                       "%s: by config.json mlx-lm would run another model, as it reads %s differently, or from no other key; "
+                       "--l1 is for settings that both read alike",
+                       s->path, differs);
     if (m->family->mlx_rounds_scale) c->embed_scale = sqrtf((float)c->width);
     c->embed_scale = ig_number_round(m->number, c->embed_scale);
     c->attention_scale = ig_number_round(m->number, c->attention_scale);
