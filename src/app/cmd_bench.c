@@ -134,7 +134,7 @@ int ig_cmd_bench(int argc, char **argv) {
         {"prompt-tokens", .other = "prompt", .letter = 'p', .kind = IG_OPT_INTS, .to = &w.prompts, .min = 0,
          .max = 1 << 20, .given = &w.prompts_given, .value = "LIST",
          .help = "tokens of the prompts; 0: none"},
-        {"depth", .letter = 'd', .kind = IG_OPT_INTS, .to = &w.contexts, .min = 0, .max = 1 << 20,
+        {"depth", .other = "ctx", .letter = 'd', .kind = IG_OPT_INTS, .to = &w.contexts, .min = 0, .max = 1 << 20,
          .given = &w.contexts_given, .value = "LIST",
          .help = "contexts that the decode goes on from; those of -p when that is given"},
         {"batch", .letter = 'b', .kind = IG_OPT_INTS, .to = &w.batches, .min = 0, .max = IG_BENCH_BATCH_MAX,
@@ -146,6 +146,7 @@ int ig_cmd_bench(int argc, char **argv) {
          .given = &w.runs_given, .value = "N", .help = "runs of each row; the median counts"},
         {"threads", .letter = 't', .kind = IG_OPT_INTS, .to = &w.threads, .min = 0, .max = 1024,
          .value = "LIST", .help = "compute threads (0: all cores of this process)"},
+        IG_MEMORY_OPTION(load),
         IG_NUMBERS_OPTIONS(load),
         {"quick", .letter = 'q', .kind = IG_OPT_BOOL, .to = &w.quick,
          .help = "fewer and shorter rows: seconds"},
@@ -160,8 +161,8 @@ int ig_cmd_bench(int argc, char **argv) {
         .words = "[MODEL]",
         .summary = "Speed of prefill and decode, and memory, on this machine.",
         .more =
-            "LIST: numbers with commas. Of the defaults, what the model does not hold, or what would take minutes, is "
-            "left\nout. A row is not repeated once its runs took 20 seconds.\n"
+            "LIST: numbers with commas. Of the defaults, what the model does not hold, or what would take\n"
+            "minutes, is left out. A row is not repeated once its runs took 20 seconds.\n"
             "  ingle bench -q                      a first look\n"
             "  ingle bench -p 512 -n 0 -t 1,2      prefill alone, on one thread and on two\n"
             "  ingle bench -p 0 -d 4096 --profile  decode behind 4096 tokens, op by op",
