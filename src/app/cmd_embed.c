@@ -90,18 +90,18 @@ static int encode(embed *e, const ig_loaded *l, int *longest) {
     return code;
 }
 
-/* %.9g brings an f32 back bit for bit. */
+/* A line a vector. %.9g brings an f32 back bit for bit. */
 static void print_json(const embed *e, const ig_loaded *l, int width, int n_dims) {
     yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
     char *name = yyjson_mut_val_write(ig_json_bytes(doc, l->name, strlen(l->name)), 0, NULL);
-    printf("{\"object\":\"list\",\"model\":%s,\"data\":[", name ? name : "\"\"");
+    printf("{\n    \"object\": \"list\",\n    \"model\": %s,\n    \"data\": [", name ? name : "\"\"");
     for (int i = 0; i < e->n; i++) {
-        printf("%s\n{\"object\":\"embedding\",\"index\":%d,\"embedding\":[", i ? "," : "", i);
+        printf("%s\n        {\"object\": \"embedding\", \"index\": %d, \"embedding\": [", i ? "," : "", i);
         for (int d = 0; d < n_dims; d++)
-            printf("%s%.9g", d ? "," : "", (double)e->vectors[(size_t)i * (size_t)width + (size_t)d]);
+            printf("%s%.9g", d ? ", " : "", (double)e->vectors[(size_t)i * (size_t)width + (size_t)d]);
         printf("]}");
     }
-    printf("],\n\"usage\":{\"prompt_tokens\":%zu,\"total_tokens\":%zu}}\n", e->ids.n, e->ids.n);
+    printf("\n    ],\n    \"usage\": {\"prompt_tokens\": %zu, \"total_tokens\": %zu}\n}\n", e->ids.n, e->ids.n);
     free(name);
     yyjson_mut_doc_free(doc);
 }

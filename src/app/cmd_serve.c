@@ -176,7 +176,8 @@ static void print_banner(const serve_options *o, const ig_loaded *l, const char 
     fprintf(stderr, "  numbers   tier %s: %s\n", ig_tier_name(l->tier), ig_tier_promise(l->tier));
     if (l->tier < IG_TIER_L3) fprintf(stderr, "            %s\n", limits_of_reference);
     if (l->tier < IG_TIER_L3 && has_window(l)) fprintf(stderr, "            %s\n", limits_of_windows);
-    fprintf(stderr, "  memory    %s of %s: weights %s, key/value cache %s, step %s, tables %s, reserve %s\n",
+    fprintf(stderr, "  memory    %s of %s: weights %s, key/value cache %s, step %s,\n"
+            "            tables %s, reserve %s\n",
             ig_size_text_of(p->total_bytes).s, ig_size_text_of(p->usable_bytes).s,
             ig_size_text_of(p->weights_bytes).s, ig_size_text_of(p->kv_bytes).s,
             ig_size_text_of(p->step_bytes).s, ig_size_text_of(p->table_bytes).s,

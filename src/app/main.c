@@ -63,7 +63,7 @@ static void overview(FILE *to) {
         to,
         "\nMODEL is a path to a GGUF file or a snapshot's folder, org/name as a hub calls it (org/name:Q4_K_M),\n"
         "or part of a name that `ingle ls` shows (rm wants all of it). Without MODEL it is the only one in\n"
-        "~/.cache/ingle/models, else the starter there (%.*s, which ./run\nfetches), else the only one in the hub's cache.\n\n"
+        "~/.cache/ingle/models, else the starter there (%.*s, fetched by\n./run), else the only one in the hub's cache.\n\n"
         "Without a verb the model is served: `ingle` alone starts a server. INGLE_MAX_TOKENS=N in the environment\n"
         "stands for --max-tokens N, and so on for the options of every verb. `ingle VERB --help` lists them.\n",
         (int)(strlen(IG_STARTER_FILE) - strlen(".gguf")), IG_STARTER_FILE);

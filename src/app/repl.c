@@ -154,6 +154,7 @@ void ig_repl_answer(ig_repl *r) {
     if (empty) ig_repl_drop(r, n_before);
     if (st != IG_OK) {
         ig_repl_say_error(r, "%s", err.msg);
+        if (r->terminal) ig_repl_say(r, "\n");
         return;
     }
     count(r);

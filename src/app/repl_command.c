@@ -315,5 +315,6 @@ bool ig_repl_command(ig_repl *r, ig_buf *text) {
     const char *near = ig_options_nearest(name, names);
     if (near) ig_repl_say_error(r, "/%s is no command. Did you mean /%s?", name, near);
     else ig_repl_say_error(r, "/%s is no command. /help lists them.", name);
+    if (r->terminal) ig_repl_say(r, "\n");
     return true;
 }

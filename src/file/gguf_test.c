@@ -635,7 +635,7 @@ TEST(every_prefix_of_a_part_is_refused_as_truncated) {
         ig_err err = {0};
         CHECK(truncate(path, n) == 0);
         bool refused = open_in_folder(&g, P(1), &err) == IG_EFORMAT && strstr(err.msg, P(3)) &&
-                       strstr(err.msg, "truncated");
+                       strstr(err.msg, n ? "truncated" : "the file is empty");
         if (!CHECK_MSG(refused, "prefix of %d bytes: %s", (int)n, err.msg)) break;
     }
     end_parts();
