@@ -438,6 +438,13 @@ TEST(a_model_is_shown_with_its_plan_and_a_refused_one_with_the_reason) {
     drop(&c);
 }
 
+TEST(bench_keeps_to_a_memory_budget) {
+    NEED_MODEL();
+    fails(ig_cmd_bench, WORDS("bench", m, "-p", "0", "--ctx", "4096", "-b", "1", "-n", "2", "-r", "1", "--memory-budget",
+                              "180M", "--csv"),
+          IG_EXIT_MEMORY, "may be used");
+}
+
 TEST(embed_prints_a_vector_of_length_one_for_each_text_and_the_same_alone) {
     NEED_MODEL();
     child both, alone, cut;

@@ -70,7 +70,7 @@ static ig_status measure(ig_bench_report *r, ig_bench_set *s, const ig_loaded *l
     s->rows = calloc(IG_BENCH_ROWS_MAX, sizeof *s->rows);
     if (!s->rows) st = ig_fail(err, IG_ELIMIT, "bench: no memory for rows");
     if (!st) st = ig_bench_plan(s->rows, &s->n_rows, r->wish, ig_model_config_of(l->model)->n_ctx_train, err);
-    if (!st) st = ig_bench_make(&b, l->model, s->rows, s->n_rows, r->wish->n_runs, err);
+    if (!st) st = ig_bench_make(&b, l->model, s->rows, s->n_rows, r->wish, err);
     if (!st && f->begin_set) f->begin_set(r);
     if (!st) st = ig_bench_warm_up(b, err);
     for (int i = 0; i < s->n_rows && !st; i++) {
@@ -177,6 +177,7 @@ int ig_cmd_bench(int argc, char **argv) {
     if (json || csv) output = json ? "json" : "csv";
     const ig_bench_format *f = ig_bench_format_of(output);
     if (!f) return ig_app_say(IG_EXIT_USAGE, "--output is \"%.80s\"; it wants text, json, csv or md", output);
+    w.memory_bytes = load.engine.memory_budget_bytes;
     ig_bench_wish_settle(&w);
     load.no_engine = true;
     load.engine.n_slots = 1; /* the plan only has to hold what runs here, and bench plans that itself */
