@@ -43,7 +43,8 @@ static bool bad_step(const char *label, const char *text, const ig_option *o) {
     char wants[80];
     if (o->min + o->step == o->max) snprintf(wants, sizeof wants, "%.0f or %.0f", o->min, o->max);
     else snprintf(wants, sizeof wants, "a multiple of %d from %.0f to %.0f", o->step, o->min, o->max);
-    return bad_value(label, text, wants);
+    ig_app_say(IG_EXIT_USAGE, "%s is %.80s; it wants %s", label, text, wants);
+    return false;
 }
 
 static bool set_int(const ig_option *o, const char *label, const char *text) {

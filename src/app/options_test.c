@@ -183,7 +183,7 @@ TEST(values_out_of_bounds_are_refused_with_the_bound) {
     refuses(LINE("--number", "3.0"), "whole number");
     refuses(LINE("--number", " 3"), "whole number");
     refuses(LINE("--number="), "whole number");
-    refuses(LINE("--bits", "4"), "--bits is \"4\"; it wants 8 or 16");
+    refuses(LINE("--bits", "4"), "--bits is 4; it wants 8 or 16");
     refuses(LINE("--bits", "12"), "it wants 8 or 16");
     refuses(LINE("--real", "nan"), "limit 0..2");
     refuses(LINE("--real", "2.1"), "limit 0..2");
