@@ -81,7 +81,8 @@ typedef struct ig_option_ints {
     int n;
 } ig_option_ints;
 
-/* One row of a verb's table. `to` points at the variable, whose value before parsing is the default. */
+/* One row of a verb's table. `to` points at the variable, whose value before parsing is the default. In every verb
+ * INGLE_<NAME> stands in for an option that was not given. */
 typedef struct ig_option {
     const char *name;  /* "max-tokens" */
     const char *other; /* a second long name, or NULL */
@@ -95,6 +96,7 @@ typedef struct ig_option {
     const char *help;
     bool *given;       /* set when the option was there, or NULL */
     bool numbers;      /* it changes the bits of results: --help has these in a group, with what they reach */
+    bool typed;        /* a consent: on the command line only, never from the environment */
 } ig_option;
 
 enum { IG_WORDS_MAX = 64 };
@@ -107,7 +109,6 @@ typedef struct ig_command {
     const ig_option *options;
     int n_options;
     int n_words_max;      /* at most IG_WORDS_MAX */
-    bool env;             /* INGLE_<NAME> stands in for an option that was not given */
     bool env_all;         /* whatever else begins with INGLE_ is told; else only what is nearly an option */
 } ig_command;
 
@@ -122,11 +123,6 @@ bool ig_options_parse(const ig_command *c, int argc, char **argv, ig_words *word
 void ig_options_print_help(const ig_command *c); /* on stdout */
 /* The nearest of `names` (NULL-ended) when it is near enough to be meant, else NULL. */
 const char *ig_options_nearest(const char *word, const char *const *names);
-/* "96.4 MB": for people. */
-typedef struct ig_size_text {
-    char s[24];
-} ig_size_text;
-ig_size_text ig_size_text_of(uint64_t bytes);
 /* "avx2", of a bit of ig_cpu_features(); NULL: there is no such bit. */
 const char *ig_app_feature_name(uint32_t bit);
 

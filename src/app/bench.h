@@ -67,6 +67,7 @@ static inline double ig_bench_spread(const ig_bench_row *r) {
 typedef struct ig_bench_wish {
     ig_option_ints prompts, contexts, batches, threads;
     int n_tokens, n_runs;
+    uint64_t memory_bytes; /* for weights, keys, values and steps; 0: what is free */
     bool prompts_given, contexts_given, batches_given, tokens_given, runs_given;
     bool quick, profile;
 } ig_bench_wish;
@@ -118,8 +119,8 @@ double ig_bench_attention_macs(const ig_model_config *c, int from, int wanted, i
 /* ---- bench_measure.c --------------------------------------------------------------------------------- */
 
 typedef struct ig_bench ig_bench;
-/* Memory for all of `rows`. IG_ELIMIT: there is not so much. */
-ig_status ig_bench_make(ig_bench **out, ig_model *m, const ig_bench_row *rows, int n_rows, int n_runs,
+/* Memory for all of `rows`. IG_ELIMIT: there is not so much, or the wish allows less. */
+ig_status ig_bench_make(ig_bench **out, ig_model *m, const ig_bench_row *rows, int n_rows, const ig_bench_wish *w,
                         ig_err *err);
 void ig_bench_free(ig_bench *b); /* NULL is fine */
 /* Something short, so that caches, clocks and pages are as they will be. */

@@ -58,14 +58,16 @@ static ig_kv_room room_of(ig_kv_shape shape, const ig_bench_row *rows, int n_row
     return room;
 }
 
-static ig_status take_memory(ig_bench *b, ig_kv_room room, ig_err *err) {
+/* `budget`: what may be used beside the weights, at most what is free. */
+static ig_status take_memory(ig_bench *b, ig_kv_room room, uint64_t budget, ig_err *err) {
     const size_t n_logits = (size_t)b->n_seqs_max * (size_t)b->config->n_vocab * sizeof *b->logits;
-    const uint64_t kv_bytes = ig_kv_room_bytes(b->shape, room), has = ig_memory_available_bytes();
+    const uint64_t kv_bytes = ig_kv_room_bytes(b->shape, room), free_bytes = ig_memory_available_bytes();
+    const uint64_t has = budget < free_bytes ? budget : free_bytes;
     void *step = NULL;
     b->arena.cap_bytes = ig_model_plan(b->model, CHUNK_ROWS, b->n_seqs_max, b->n_ctx);
     if (kv_bytes + b->arena.cap_bytes + n_logits > has)
         return ig_fail(err, IG_ELIMIT,
-                       "keys and values of %d tokens take %s and a step %s; %s are free: a smaller context "
+                       "keys and values of %d tokens take %s and a step %s; %s may be used: a smaller context "
                        "(--depth), prompt or batch needs less",
                        b->n_ctx, ig_size_text_of(kv_bytes).s,
                        ig_size_text_of(b->arena.cap_bytes + n_logits).s, ig_size_text_of(has).s);
@@ -78,22 +80,23 @@ static ig_status take_memory(ig_bench *b, ig_kv_room room, ig_err *err) {
     return b->logits && b->ids ? IG_OK : ig_fail(err, IG_ELIMIT, "bench: no memory for logits");
 }
 
-ig_status ig_bench_make(ig_bench **out, ig_model *m, const ig_bench_row *rows, int n_rows, int n_runs,
+ig_status ig_bench_make(ig_bench **out, ig_model *m, const ig_bench_row *rows, int n_rows, const ig_bench_wish *w,
                         ig_err *err) {
+    const uint64_t weights = ig_model_weights_bytes(m), budget = w->memory_bytes ? w->memory_bytes : UINT64_MAX;
     ig_bench *b = calloc(1, sizeof *b);
     if (!b) return ig_fail(err, IG_ELIMIT, "bench: no memory");
     b->model = m;
     b->config = ig_model_config_of(m);
     b->shape = ig_model_kv_shape(m);
     b->macs = ig_bench_macs_of(m);
-    b->n_runs = n_runs;
+    b->n_runs = w->n_runs;
     b->n_ctx = WARM_TOKENS + WARM_STEPS < b->config->n_ctx_train ? WARM_TOKENS + WARM_STEPS : 2;
     b->n_seqs_max = 1;
     for (int i = 0; i < n_rows; i++) {
         b->n_ctx = max_of(b->n_ctx, rows[i].n_context + rows[i].n_tokens);
         b->n_seqs_max = max_of(b->n_seqs_max, rows[i].n_seqs);
     }
-    ig_status st = take_memory(b, room_of(b->shape, rows, n_rows, b->n_ctx), err);
+    ig_status st = take_memory(b, room_of(b->shape, rows, n_rows, b->n_ctx), budget > weights ? budget - weights : 0, err);
     if (st)
         ig_bench_free(b);
     else

@@ -112,9 +112,13 @@ static void print_profile(const ig_bench_row *row) {
 static void end_text(const ig_bench_report *r) {
     const ig_bench_set *s = last_set(r);
     double others = 0;
+    bool above = false;
     printf("\nmemory     %s resident at the end\n", ig_size_text_of(s->end_bytes).s);
-    for (int i = 0; i < s->n_rows; i++)
+    for (int i = 0; i < s->n_rows; i++) {
         if (s->rows[i].others > others) others = s->rows[i].others;
+        above = above || s->rows[i].roofline > 1;
+    }
+    if (above) printf("roofline   above 100 %%: the bandwidth was measured in a slower moment than the decode had\n");
     if (100 * others > BUSY_PERCENT)
         printf(
             "busy       other programs used %.1f cores meanwhile: a quiet machine gives more than this\n",

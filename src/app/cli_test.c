@@ -145,6 +145,8 @@ TEST(every_verb_prints_its_help_on_stdout) {
 
 TEST(a_wrong_command_line_costs_no_model_and_exits_2) {
     fails(ig_cmd_embed, WORDS("embed"), IG_EXIT_USAGE, "embed wants a model");
+    fails(ig_cmd_embed, WORDS("embed", "no such model"), IG_EXIT_NOT_FOUND, "is taken as the model");
+    fails(ig_cmd_bench, WORDS("bench", "--ctx", "x"), IG_EXIT_USAGE, "--ctx is \"x\"");
     fails(ig_cmd_embed, WORDS("embed", "-m", "x", "--dimensions", "-1", "y"), IG_EXIT_USAGE, "dimensions");
     fails(ig_cmd_generate, WORDS("generate"), IG_EXIT_USAGE, "no prompt");
     fails(ig_cmd_generate, WORDS("generate", "--raw", "--system", "x", "-p", "y"), IG_EXIT_USAGE, "--raw");
@@ -208,6 +210,10 @@ TEST(files_that_are_no_models_exit_3_or_6) {
     fails(ig_cmd_serve, WORDS("serve", shard, "--port", "0"), IG_EXIT_USAGE, "give the folder that it is in");
     close(fd);
     unlink(shard);
+    char folder[] = "/tmp/ig-cli-XXXXXX";
+    if (!CHECK(mkdtemp(folder) != NULL)) return;
+    fails(ig_cmd_show, WORDS("show", folder), IG_EXIT_CORRUPT, "not the folder of a model");
+    rmdir(folder);
 }
 
 TEST(a_taken_port_exits_7_before_a_model_is_looked_for) {
@@ -255,6 +261,20 @@ TEST(the_same_seed_gives_the_same_text_as_text_and_as_json) {
     CHECK(text_of(&plain.text)[plain.text.n - 1] == '\n'); /* the shell's prompt starts a line of its own */
     yyjson_doc_free(doc);
     drop(&plain), drop(&json), drop(&other);
+}
+
+/* On the terminal it stands below the answer; without one nothing else would say it. */
+TEST(a_piped_chat_says_that_an_answer_was_cut) {
+    NEED_MODEL();
+    child c;
+    CHECK(run(&c, ig_cmd_chat, WORDS("chat", m, "-n", "3", "--temp", "0"), "Tell a long story.\n") == IG_EXIT_OK);
+    CHECK_MSG(strstr(text_of(&c.errors), "cut at 3 tokens"), "%s", text_of(&c.errors));
+    drop(&c);
+    setenv("INGLE_MAX_TOKENS", "2", 1); /* in every verb */
+    CHECK(run(&c, ig_cmd_generate, WORDS("generate", m, "-p", "Tell a long story.", "--temp", "0"), NULL) == IG_EXIT_OK);
+    CHECK_MSG(strstr(text_of(&c.errors), "cut at 2 tokens"), "%s", text_of(&c.errors));
+    drop(&c);
+    unsetenv("INGLE_MAX_TOKENS");
 }
 
 TEST(bias_and_penalties_change_what_a_model_says) {
@@ -337,9 +357,11 @@ TEST(tokens_say_what_they_stand_for) {
 TEST(a_budget_that_is_too_small_exits_4_with_the_numbers) {
     NEED_MODEL();
     fails(ig_cmd_generate, WORDS("generate", m, "-p", "x", "--memory-budget", "10M"), IG_EXIT_MEMORY,
-          "9 MiB");
+          "10.0 MB may be used");
     fails(ig_cmd_serve, WORDS("serve", m, "--port", "0", "--memory-budget", "200M"), IG_EXIT_MEMORY,
-          "200000000");
+          "200 MB may be used: the largest context that fits is ");
+    fails(ig_cmd_serve, WORDS("serve", m, "--port", "0", "--memory-budget", "200M"), IG_EXIT_MEMORY,
+          "; --ctx N asks for a shorter one, --kv-bits 8 keeps more in the same memory");
 }
 
 TEST(the_server_says_ready_on_one_line_and_ends_well) {
@@ -395,12 +417,32 @@ TEST(a_model_is_shown_with_its_plan_and_a_refused_one_with_the_reason) {
     CHECK(run(&c, ig_cmd_show, WORDS("show", m), NULL) == IG_EXIT_OK);
     CHECK(strstr(text_of(&c.text), "runs         yes") && strstr(text_of(&c.text), "linear"));
     drop(&c);
-    CHECK(run(&c, ig_cmd_show, WORDS("show", m, "--memory-budget", "10M"), NULL) == IG_EXIT_OK);
-    CHECK(strstr(text_of(&c.text), "runs         no: ") && strstr(text_of(&c.text), "9 MiB"));
+    CHECK(run(&c, ig_cmd_show, WORDS("show", m, "--memory-budget", "10M"), NULL) == IG_EXIT_MEMORY);
+    CHECK(strstr(text_of(&c.text), "runs         no: ") && strstr(text_of(&c.text), "10.0 MB may be used"));
+    drop(&c);
+    /* What it plans for is said, and a plan's parts make its whole. */
+    CHECK(run(&c, ig_cmd_show, WORDS("show", m, "--ctx", "512", "--json"), NULL) == IG_EXIT_OK);
+    yyjson_doc *doc = yyjson_read(text_of(&c.text), c.text.n, 0);
+    yyjson_val *serve = ig_json_get(yyjson_doc_get_root(doc), "memory"), *one = ig_json_get(serve, "one_conversation");
+    static const char *const parts[] = {"kv_bytes", "step_bytes", "table_bytes", "reserve_bytes"};
+    for (int i = 0; i < 2; i++) {
+        uint64_t sum = yyjson_get_uint(ig_json_get(serve, "weights_bytes"));
+        for (int k = 0; k < 4; k++) sum += yyjson_get_uint(ig_json_get(i ? one : serve, parts[k]));
+        CHECK(sum > 0 && sum == yyjson_get_uint(ig_json_get(i ? one : serve, "total_bytes")));
+    }
+    CHECK(yyjson_get_int(ig_json_get(serve, "slots")) == 4 && yyjson_get_int(ig_json_get(one, "slots")) == 1);
+    yyjson_doc_free(doc);
     drop(&c);
     CHECK(run(&c, ig_cmd_show, WORDS("show", m, "--json"), NULL) == IG_EXIT_OK);
     CHECK(strstr(text_of(&c.text), "\"runs\": true"));
     drop(&c);
+}
+
+TEST(bench_keeps_to_a_memory_budget) {
+    NEED_MODEL();
+    fails(ig_cmd_bench, WORDS("bench", m, "-p", "0", "--ctx", "4096", "-b", "1", "-n", "2", "-r", "1", "--memory-budget",
+                              "180M", "--csv"),
+          IG_EXIT_MEMORY, "may be used");
 }
 
 TEST(embed_prints_a_vector_of_length_one_for_each_text_and_the_same_alone) {

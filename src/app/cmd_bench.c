@@ -70,7 +70,7 @@ static ig_status measure(ig_bench_report *r, ig_bench_set *s, const ig_loaded *l
     s->rows = calloc(IG_BENCH_ROWS_MAX, sizeof *s->rows);
     if (!s->rows) st = ig_fail(err, IG_ELIMIT, "bench: no memory for rows");
     if (!st) st = ig_bench_plan(s->rows, &s->n_rows, r->wish, ig_model_config_of(l->model)->n_ctx_train, err);
-    if (!st) st = ig_bench_make(&b, l->model, s->rows, s->n_rows, r->wish->n_runs, err);
+    if (!st) st = ig_bench_make(&b, l->model, s->rows, s->n_rows, r->wish, err);
     if (!st && f->begin_set) f->begin_set(r);
     if (!st) st = ig_bench_warm_up(b, err);
     for (int i = 0; i < s->n_rows && !st; i++) {
@@ -134,7 +134,7 @@ int ig_cmd_bench(int argc, char **argv) {
         {"prompt-tokens", .other = "prompt", .letter = 'p', .kind = IG_OPT_INTS, .to = &w.prompts, .min = 0,
          .max = 1 << 20, .given = &w.prompts_given, .value = "LIST",
          .help = "tokens of the prompts; 0: none"},
-        {"depth", .letter = 'd', .kind = IG_OPT_INTS, .to = &w.contexts, .min = 0, .max = 1 << 20,
+        {"depth", .other = "ctx", .letter = 'd', .kind = IG_OPT_INTS, .to = &w.contexts, .min = 0, .max = 1 << 20,
          .given = &w.contexts_given, .value = "LIST",
          .help = "contexts that the decode goes on from; those of -p when that is given"},
         {"batch", .letter = 'b', .kind = IG_OPT_INTS, .to = &w.batches, .min = 0, .max = IG_BENCH_BATCH_MAX,
@@ -146,6 +146,7 @@ int ig_cmd_bench(int argc, char **argv) {
          .given = &w.runs_given, .value = "N", .help = "runs of each row; the median counts"},
         {"threads", .letter = 't', .kind = IG_OPT_INTS, .to = &w.threads, .min = 0, .max = 1024,
          .value = "LIST", .help = "compute threads (0: all cores of this process)"},
+        IG_MEMORY_OPTION(load),
         IG_NUMBERS_OPTIONS(load),
         {"quick", .letter = 'q', .kind = IG_OPT_BOOL, .to = &w.quick,
          .help = "fewer and shorter rows: seconds"},
@@ -160,8 +161,8 @@ int ig_cmd_bench(int argc, char **argv) {
         .words = "[MODEL]",
         .summary = "Speed of prefill and decode, and memory, on this machine.",
         .more =
-            "LIST: numbers with commas. Of the defaults, what the model does not hold, or what would take minutes, is "
-            "left\nout. A row is not repeated once its runs took 20 seconds.\n"
+            "LIST: numbers with commas. Of the defaults, what the model does not hold, or what would take\n"
+            "minutes, is left out. A row is not repeated once its runs took 20 seconds.\n"
             "  ingle bench -q                      a first look\n"
             "  ingle bench -p 512 -n 0 -t 1,2      prefill alone, on one thread and on two\n"
             "  ingle bench -p 0 -d 4096 --profile  decode behind 4096 tokens, op by op",
@@ -176,6 +177,7 @@ int ig_cmd_bench(int argc, char **argv) {
     if (json || csv) output = json ? "json" : "csv";
     const ig_bench_format *f = ig_bench_format_of(output);
     if (!f) return ig_app_say(IG_EXIT_USAGE, "--output is \"%.80s\"; it wants text, json, csv or md", output);
+    w.memory_bytes = load.engine.memory_budget_bytes;
     ig_bench_wish_settle(&w);
     load.no_engine = true;
     load.engine.n_slots = 1; /* the plan only has to hold what runs here, and bench plans that itself */

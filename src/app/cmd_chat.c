@@ -24,9 +24,8 @@ int ig_cmd_chat(int argc, char **argv) {
     const ig_command command = {
         .verb = "chat", .words = "[MODEL]", .summary = "Talk with a model in the terminal.",
         .more = "In the chat, /help lists the commands. Ctrl-C stops an answer; Ctrl-D leaves.\n"
-                "Without a terminal each line of the input is a message, and only answers are printed.\n",
+                "Without a terminal each line of the input is a message, and only answers are printed.",
         .options = options, .n_options = (int)(sizeof options / sizeof options[0]), .n_words_max = 1,
-        .env = true,
     };
     ig_words words;
     int exit_code = IG_EXIT_OK;

@@ -90,18 +90,18 @@ static int encode(embed *e, const ig_loaded *l, int *longest) {
     return code;
 }
 
-/* %.9g brings an f32 back bit for bit. */
+/* A line a vector. %.9g brings an f32 back bit for bit. */
 static void print_json(const embed *e, const ig_loaded *l, int width, int n_dims) {
     yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
     char *name = yyjson_mut_val_write(ig_json_bytes(doc, l->name, strlen(l->name)), 0, NULL);
-    printf("{\"object\":\"list\",\"model\":%s,\"data\":[", name ? name : "\"\"");
+    printf("{\n    \"object\": \"list\",\n    \"model\": %s,\n    \"data\": [", name ? name : "\"\"");
     for (int i = 0; i < e->n; i++) {
-        printf("%s\n{\"object\":\"embedding\",\"index\":%d,\"embedding\":[", i ? "," : "", i);
+        printf("%s\n        {\"object\": \"embedding\", \"index\": %d, \"embedding\": [", i ? "," : "", i);
         for (int d = 0; d < n_dims; d++)
-            printf("%s%.9g", d ? "," : "", (double)e->vectors[(size_t)i * (size_t)width + (size_t)d]);
+            printf("%s%.9g", d ? ", " : "", (double)e->vectors[(size_t)i * (size_t)width + (size_t)d]);
         printf("]}");
     }
-    printf("],\n\"usage\":{\"prompt_tokens\":%zu,\"total_tokens\":%zu}}\n", e->ids.n, e->ids.n);
+    printf("\n    ],\n    \"usage\": {\"prompt_tokens\": %zu, \"total_tokens\": %zu}\n}\n", e->ids.n, e->ids.n);
     free(name);
     yyjson_mut_doc_free(doc);
 }
@@ -160,16 +160,23 @@ int ig_cmd_embed(int argc, char **argv) {
     ig_words words;
     ig_loaded l;
     ig_buf in = ig_buf_init(TEXT_BYTES_MAX);
+    char *path = NULL;
+    bool by_word = false;
     int code;
 
     if (!ig_options_parse(&c, argc, argv, &words, &code)) return code;
-    if (!load.model) {
+    /* INGLE_MODEL gives way to a word, as it does in every verb. */
+    if (!load.model || (words.n && load.model == getenv("INGLE_MODEL"))) {
         if (words.n == 0)
             return ig_app_say(IG_EXIT_USAGE, "embed wants a model: ingle embed MODEL [TEXT...|-]");
         load.model = words.v[0];
         memmove(words.v, words.v + 1, (size_t)--words.n * sizeof *words.v);
+        by_word = true;
     }
-    code = find_texts(&e, &words, &in);
+    code = ig_models_find(&path, load.model); /* before stdin is waited for */
+    if (code && by_word) fprintf(stderr, "  \"%.200s\" is taken as the model: ingle embed MODEL TEXT...\n", load.model);
+    load.model = path;
+    if (!code) code = find_texts(&e, &words, &in);
     if (!code) code = ig_load(&l, &load);
     if (!code) {
         code = run(&e, &l);
@@ -177,5 +184,6 @@ int ig_cmd_embed(int argc, char **argv) {
     }
     free(e.texts), free(e.lists), free(e.vectors), ig_tokens_free(&e.ids);
     ig_buf_free(&in);
+    free(path);
     return code;
 }

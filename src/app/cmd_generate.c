@@ -66,11 +66,13 @@ static void print_stats(const generate *g, const ig_loaded *l, const ig_stream_r
     fprintf(stderr,
             "prompt    %d tokens, %d of them cached, %.1f tok/s\n"
             "answer    %d tokens, %.1f tok/s, first after %.0f ms (%s)\n"
-            "load      %.0f ms\nmemory    %s\nnumbers   tier %s\nseed      %" PRIu64 "\n",
+            "load      %.0f ms\nmemory    %s\nnumbers   tier %s\n",
             s->n_prompt, s->n_cached, per_second(s->n_prompt - s->n_cached, s->prefill_ns), s->n_tokens,
             per_second(s->n_tokens - 1, s->decode_ns), (double)s->first_token_ns / 1e6,
             finish_name(r->finish), (double)l->load_ns / 1e6, ig_size_text_of(ig_memory_resident_bytes()).s,
-            tier_of(g, l), g->sampling.seed);
+            tier_of(g, l));
+    if (g->sampling.temperature > 0) fprintf(stderr, "seed      %" PRIu64 "\n", g->sampling.seed);
+    else fprintf(stderr, "seed      not used: at temperature 0 nothing is drawn\n");
 }
 
 static int print_json(const generate *g, const ig_loaded *l, const ig_stream_result *r) {
@@ -104,14 +106,6 @@ static ig_status encode(const generate *g, const ig_loaded *l, ig_slice text, ig
     if (g->system) m[n++] = (ig_message){"system", ig_slice_of(g->system)};
     m[n++] = (ig_message){"user", text};
     return ig_messages_encode(l, m, n, out, err);
-}
-
-/* Nothing is cut off silently. */
-static void say_cut(const generate *g, const ig_loaded *l, const ig_stream_result *r) {
-    if (g->max_tokens && r->stats.n_tokens >= g->max_tokens)
-        fprintf(stderr, "ingle: cut at %d tokens; -n N allows more, -n 0 what the context holds\n", g->max_tokens);
-    else
-        fprintf(stderr, "ingle: cut where the context of %d tokens was full\n", l->plan.n_ctx);
 }
 
 static int run(generate *g, const ig_loaded *l, ig_slice text) {
@@ -148,7 +142,7 @@ static int run(generate *g, const ig_loaded *l, ig_slice text) {
         print_stats(g, l, &r);
     } else if (!g->json && r.finish == IG_FINISH_LENGTH) {
         fflush(stdout);
-        say_cut(g, l, &r);
+        ig_stream_say_cut(l, g->max_tokens, &r);
     }
     return ig_signal_seen ? ig_exit_of_signal(ig_signal_seen) : code;
 }

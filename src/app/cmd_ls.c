@@ -100,7 +100,9 @@ int ig_cmd_ls(int argc, char **argv) {
                           .summary = "The models on this machine.",
                           .options = options,
                           .n_options = sizeof options / sizeof *options,
-                          .n_words_max = 8};
+                          .n_words_max = 8,
+                          .more = "WORDS: parts of a name, all of them in any case; exit code 3 when no model has them.\n"
+                                  "bits: of the whole file, for each weight. context: tokens, as the model was trained."};
     ig_words words;
     ig_places places;
     ig_hub_items l;
@@ -125,6 +127,7 @@ int ig_cmd_ls(int argc, char **argv) {
         print_table(&l, facts, shown);
     else
         say_nothing_there(&l, &places);
+    if (!code && words.n && !n_shown) code = IG_EXIT_NOT_FOUND;
     if (!code && *l.warning) code = IG_EXIT_FAILED; /* said already: the list is not whole */
     free(shown);
     free(facts);
@@ -158,13 +161,22 @@ int ig_cmd_scan(int argc, char **argv) {
         n_run += facts[i].runs;
         if (!facts[i].runs) ig_app_say(0, "%s does not run: %s", l.v[i].name, facts[i].why);
     }
-    if (json)
-        printf("{\"models\":%d,\"run\":%d,\"skipped\":%d}\n", l.n, n_run, l.n - n_run);
-    else
-        printf("%d models, %d run, %d do not\n", l.n, n_run, l.n - n_run);
+    if (json) {
+        bool lost;
+        yyjson_mut_doc *doc = ig_json_doc_make(&lost);
+        yyjson_mut_val *root = yyjson_mut_obj(doc);
+        yyjson_mut_doc_set_root(doc, root);
+        yyjson_mut_obj_add_int(doc, root, "models", l.n);
+        yyjson_mut_obj_add_int(doc, root, "run", n_run);
+        yyjson_mut_obj_add_int(doc, root, "skipped", l.n - n_run);
+        code = ig_app_print_json(doc, lost);
+    } else {
+        printf("%d model%s: %d run%s, %d do%s not\n", l.n, l.n == 1 ? "" : "s", n_run, n_run == 1 ? "s" : "",
+               l.n - n_run, l.n - n_run == 1 ? "es" : "");
+    }
     const bool cut = *l.warning; /* said already */
     free(facts);
     ig_hub_items_clear(&l);
     if (unsaved.code) return ig_app_fail(&unsaved);
-    return cut ? IG_EXIT_FAILED : IG_EXIT_OK;
+    return cut ? IG_EXIT_FAILED : code;
 }

@@ -95,10 +95,10 @@ int ig_cmd_gc(int argc, char **argv) {
     bool yes = false, dry_run = false, force = false, json = false;
     const char *cache = NULL;
     const ig_option options[] = {
-        {"yes", .letter = 'y', .kind = IG_OPT_BOOL, .to = &yes,
+        {"yes", .letter = 'y', .kind = IG_OPT_BOOL, .to = &yes, .typed = true,
          .help = "remove it; without this it is only said"},
         {"dry-run", .kind = IG_OPT_BOOL, .to = &dry_run, .help = "only say it, whatever else is given"},
-        {"force", .kind = IG_OPT_BOOL, .to = &force,
+        {"force", .kind = IG_OPT_BOOL, .to = &force, .typed = true,
          .help = "also revisions that hold files which no other has"},
         {"cache-dir", .kind = IG_OPT_TEXT, .to = &cache, .value = "DIR",
          .help = "instead of the hub's cache"},
@@ -278,7 +278,7 @@ static int remove_item(const ig_places *p, const ig_hub_items *l, const char *ar
 int ig_cmd_rm(int argc, char **argv) {
     bool yes = false, json = false;
     const ig_option options[] = {
-        {"yes", .letter = 'y', .kind = IG_OPT_BOOL, .to = &yes, .help = "do not ask"},
+        {"yes", .letter = 'y', .kind = IG_OPT_BOOL, .to = &yes, .typed = true, .help = "do not ask"},
         {"json", .kind = IG_OPT_BOOL, .to = &json, .help = "one JSON object"},
     };
     const ig_command c = {

@@ -176,10 +176,12 @@ static void print_banner(const serve_options *o, const ig_loaded *l, const char 
     fprintf(stderr, "  numbers   tier %s: %s\n", ig_tier_name(l->tier), ig_tier_promise(l->tier));
     if (l->tier < IG_TIER_L3) fprintf(stderr, "            %s\n", limits_of_reference);
     if (l->tier < IG_TIER_L3 && has_window(l)) fprintf(stderr, "            %s\n", limits_of_windows);
-    fprintf(stderr, "  memory    %s of %s: weights %s, key/value cache %s, step %s\n",
+    fprintf(stderr, "  memory    %s of %s: weights %s, key/value cache %s, step %s,\n"
+            "            tables %s, reserve %s\n",
             ig_size_text_of(p->total_bytes).s, ig_size_text_of(p->usable_bytes).s,
             ig_size_text_of(p->weights_bytes).s, ig_size_text_of(p->kv_bytes).s,
-            ig_size_text_of(p->step_bytes).s);
+            ig_size_text_of(p->step_bytes).s, ig_size_text_of(p->table_bytes).s,
+            ig_size_text_of(p->total_bytes - p->weights_bytes - p->kv_bytes - p->step_bytes - p->table_bytes).s);
     fprintf(stderr, "  serves    %d conversations of %d tokens at once\n", p->n_slots, p->n_ctx);
     if (!l->chat) fprintf(stderr, "  chat      off: %s\n", l->chat_err.msg);
     if (o->keys.n) fprintf(stderr, "  keys      %d\n", o->keys.n);
@@ -301,7 +303,7 @@ static int start(serve_options *o, int argc, char **argv) {
     if ((code = probe_port(o))) return code;
     signal(SIGPIPE, SIG_IGN); /* a client that left is an answer from send, not a signal */
     if ((code = ig_load(&l, &o->load))) return code;
-    if (!l.chat && l.chat_err.code != IG_ENOTFOUND) {
+    if (!l.chat && !l.no_template) {
         code = ig_app_fail(&l.chat_err); /* a template that is there must work: no silent other one */
     } else if (!(code = ig_biases_check(&o->http.sampling, &l))) {
         ig_signals_note();
@@ -375,7 +377,6 @@ int ig_cmd_serve(int argc, char **argv) {
         .options = options,
         .n_options = sizeof options / sizeof *options,
         .n_words_max = 1,
-        .env = true,
         .env_all = true};
     ig_words words;
     int code;

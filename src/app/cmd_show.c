@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TYPES_MAX = 64, KERNELS_MAX = 64 };
+enum { TYPES_MAX = 64, KERNELS_MAX = 64, COLUMNS = 100, OPS_COLUMN = 50 };
 
 typedef struct by_type {
     const char *type;
@@ -41,7 +41,8 @@ typedef struct facts {
     bool runs;
     ig_err why; /* when it does not */
     uint64_t weights_bytes, decode_bytes, usable_bytes;
-    ig_engine_plan plan;
+    ig_engine_plan plan, one; /* of serve; of generate and chat, which run one conversation */
+    ig_err no_serve; /* why only the second fits; code IG_OK: both do */
     size_t kv_token_bytes, kv_window_bytes; /* of a token in layers that see all; of a conversation in windows */
     int window;
 } facts;
@@ -162,7 +163,10 @@ static void try_it(facts *f, const ig_load_options *o, const char *path) {
         count_kv(f, ig_model_kv_shape(m));
         ig_model_trace(m, count_kernel, f);
         ig_tier_plan_make(&f->tiers, m, ig_load_tier(o));
-        st = ig_engine_plan_make(&f->plan, m, &o->engine, &f->why);
+        ig_load_options alone = *o;
+        alone.engine.n_slots = 1;
+        if (ig_load_plan(&f->plan, m, o, &f->no_serve) == IG_OK) f->no_serve.code = IG_OK;
+        st = ig_load_plan(&f->one, m, &alone, &f->why);
     }
     if (!st)
         st = f->gguf ? ig_tokenizer_from_gguf(&tokenizer, f->gguf, &f->why)
@@ -245,6 +249,49 @@ static void print_details(const ig_model_config *c) {
                c->no_head ? "; no head, no tokens" : "");
 }
 
+/* A line a kernel, with all the ops that it does: few of them differ. */
+static void print_kernels(const facts *f) {
+    bool any = false;
+    for (int i = 0; i < f->n_kernels; i++) {
+        const by_kernel *k = &f->kernels[i];
+        int column, first = 0, calls = 0;
+        while (f->kernels[first].kern != k->kern) first++;
+        if (first != i) continue;
+        for (int j = i; j < f->n_kernels; j++) calls += f->kernels[j].kern == k->kern ? f->kernels[j].n : 0;
+        column = printf("%-12s %-30s x%-4d ", any ? "" : "kernels", k->kern ? k->kern->name : "-", calls);
+        for (int j = i; j < f->n_kernels; j++) {
+            const char *op = f->kernels[j].op, *comma = j > i ? ", " : "";
+            if (f->kernels[j].kern != k->kern) continue;
+            if (column + 2 + (int)strlen(op) > COLUMNS) column = printf(",\n%*s", OPS_COLUMN, "") - 2, comma = "";
+            column += printf("%s%s", comma, op);
+        }
+        putchar('\n');
+        any = true;
+    }
+}
+
+/* What the parts of a plan leave of its whole: kept free for what is not planned. */
+static uint64_t reserve_of(const ig_engine_plan *p) {
+    return p->total_bytes - p->weights_bytes - p->kv_bytes - p->step_bytes - p->table_bytes;
+}
+
+static void print_memory(const facts *f) {
+    const ig_engine_plan *p = f->no_serve.code ? &f->one : &f->plan;
+    printf("%-12s weights %s, key/value cache %s, step %s, tables %s, reserve %s\n", "memory",
+           ig_size_text_of(p->weights_bytes).s, ig_size_text_of(p->kv_bytes).s, ig_size_text_of(p->step_bytes).s,
+           ig_size_text_of(p->table_bytes).s, ig_size_text_of(reserve_of(p)).s);
+    printf("%-12s %s a token", "keys, values", ig_size_text_of(f->kv_token_bytes).s);
+    if (f->window)
+        printf(", and %s a conversation in windows of %d", ig_size_text_of(f->kv_window_bytes).s, f->window);
+    printf("\n%-12s yes: ", "runs");
+    if (!f->no_serve.code)
+        printf("serve takes %s of %s usable: %d conversations of %d tokens\n%-12s      ",
+               ig_size_text_of(p->total_bytes).s, ig_size_text_of(p->usable_bytes).s, p->n_slots, p->n_ctx, "");
+    printf("generate and chat take %s%s%s: one of %d tokens\n", ig_size_text_of(f->one.total_bytes).s,
+           f->no_serve.code ? " of " : "", f->no_serve.code ? ig_size_text_of(p->usable_bytes).s : "", f->one.n_ctx);
+    if (f->no_serve.code) printf("%-12s serve does not: %s\n", "", f->no_serve.msg);
+}
+
 static void print_text(const facts *f) {
     const ig_model_config *c = &f->info.config;
     print_files(f);
@@ -258,8 +305,8 @@ static void print_text(const facts *f) {
                c->n_vocab, c->tied_head ? ", tied head" : "");
     if (f->info.family) print_details(c);
     for (int i = 0; i < f->n_types; i++)
-        printf("%-12s %-14s %4d tensors, %s\n", i ? "" : "formats", f->types[i].type, f->types[i].n,
-               ig_size_text_of(f->types[i].bytes).s);
+        printf("%-12s %-14s %4d tensor%s, %s\n", i ? "" : "formats", f->types[i].type, f->types[i].n,
+               f->types[i].n == 1 ? "" : "s", ig_size_text_of(f->types[i].bytes).s);
     print_tokenizer(f);
     if (f->chat_bytes)
         printf("%-12s yes, %zu bytes\n", "template", f->chat_bytes);
@@ -267,26 +314,15 @@ static void print_text(const facts *f) {
         printf("%-12s cannot be read: %s\n", "template", f->chat_why.msg);
     else
         printf("%-12s none: it completes text, it does not chat\n", "template");
-    for (int i = 0; i < f->n_kernels; i++)
-        printf("%-12s %-14s %s  x%d\n", i ? "" : "kernels", f->kernels[i].op,
-               f->kernels[i].kern ? f->kernels[i].kern->name : "-", f->kernels[i].n);
+    print_kernels(f);
     if (f->tiers.greedy)
-        printf("%-12s %s: %s; `ingle tiers` says it node by node\n", "tier", ig_tier_name(f->tiers.greedy),
+        printf("%-12s tier %s: %s; `ingle tiers` says it step by step\n", "numbers", ig_tier_name(f->tiers.greedy),
                ig_tier_promise(f->tiers.greedy));
     if (!f->runs) {
         printf("%-12s no: %s\n", "runs", f->why.msg);
         return;
     }
-    printf("%-12s weights %s, key/value cache %s, step %s, tables %s\n", "memory",
-           ig_size_text_of(f->weights_bytes).s, ig_size_text_of(f->plan.kv_bytes).s,
-           ig_size_text_of(f->plan.step_bytes).s, ig_size_text_of(f->plan.table_bytes).s);
-    printf("%-12s %s a token", "keys, values", ig_size_text_of(f->kv_token_bytes).s);
-    if (f->window)
-        printf(", and %s a conversation in windows of %d", ig_size_text_of(f->kv_window_bytes).s, f->window);
-    printf("\n");
-    printf("%-12s yes: %s of %s usable; %d conversations of %d tokens\n", "runs",
-           ig_size_text_of(f->plan.total_bytes).s, ig_size_text_of(f->plan.usable_bytes).s, f->plan.n_slots,
-           f->plan.n_ctx);
+    print_memory(f);
 }
 
 static void add_slice(yyjson_mut_doc *doc, yyjson_mut_val *to, const char *key, ig_slice s) {
@@ -316,6 +352,17 @@ static void add_config(yyjson_mut_doc *doc, yyjson_mut_val *root, const facts *f
     yyjson_mut_obj_add_real(doc, o, "final_softcap", (double)c->final_softcap);
 }
 
+static void add_plan(yyjson_mut_doc *doc, yyjson_mut_val *o, const ig_engine_plan *p) {
+    yyjson_mut_obj_add_uint(doc, o, "kv_bytes", p->kv_bytes);
+    yyjson_mut_obj_add_uint(doc, o, "step_bytes", p->step_bytes);
+    yyjson_mut_obj_add_uint(doc, o, "table_bytes", p->table_bytes);
+    yyjson_mut_obj_add_uint(doc, o, "reserve_bytes", reserve_of(p));
+    yyjson_mut_obj_add_uint(doc, o, "total_bytes", p->total_bytes);
+    yyjson_mut_obj_add_uint(doc, o, "usable_bytes", p->usable_bytes);
+    yyjson_mut_obj_add_int(doc, o, "slots", p->n_slots);
+    yyjson_mut_obj_add_int(doc, o, "ctx", p->n_ctx);
+}
+
 static void add_memory(yyjson_mut_doc *doc, yyjson_mut_val *root, const facts *f) {
     yyjson_mut_val *o = yyjson_mut_obj_add_obj(doc, root, "memory");
     yyjson_mut_obj_add_uint(doc, o, "weights_bytes", f->weights_bytes);
@@ -324,13 +371,9 @@ static void add_memory(yyjson_mut_doc *doc, yyjson_mut_val *root, const facts *f
     yyjson_mut_obj_add_uint(doc, o, "kv_window_bytes", f->kv_window_bytes);
     yyjson_mut_obj_add_int(doc, o, "window", f->window);
     if (!f->runs) return;
-    yyjson_mut_obj_add_uint(doc, o, "kv_bytes", f->plan.kv_bytes);
-    yyjson_mut_obj_add_uint(doc, o, "step_bytes", f->plan.step_bytes);
-    yyjson_mut_obj_add_uint(doc, o, "table_bytes", f->plan.table_bytes);
-    yyjson_mut_obj_add_uint(doc, o, "total_bytes", f->plan.total_bytes);
-    yyjson_mut_obj_add_uint(doc, o, "usable_bytes", f->plan.usable_bytes);
-    yyjson_mut_obj_add_int(doc, o, "slots", f->plan.n_slots);
-    yyjson_mut_obj_add_int(doc, o, "ctx", f->plan.n_ctx);
+    if (!f->no_serve.code) add_plan(doc, o, &f->plan); /* what serve takes */
+    add_plan(doc, yyjson_mut_obj_add_obj(doc, o, "one_conversation"), &f->one);
+    if (f->no_serve.code) ig_json_add_bytes(doc, o, "why_not_serve", f->no_serve.msg);
 }
 
 static int print_json(const facts *f) {
@@ -412,6 +455,7 @@ int ig_cmd_show(int argc, char **argv) {
             code = print_json(f);
         else
             print_text(f);
+        if (!code && !f->runs) code = ig_exit_of(f->why.code); /* shown all the same, and said on stdout why */
     }
     ig_gguf_close(f->gguf);
     ig_snapshot_close(f->snapshot);

@@ -114,7 +114,7 @@ int ig_cmd_tokens(int argc, char **argv) {
     load.text_only = true;
     const ig_option options[] = {
         {"model", .letter = 'm', .kind = IG_OPT_TEXT, .to = &load.model, .value = "MODEL",
-         .help = "whose tokenizer (default: the only model, or the starter)"},
+         .help = "whose tokenizer; all words are text (default: as ingle --help says)"},
         {"chat", .kind = IG_OPT_BOOL, .to = &o.chat,
          .help = "the text as a user's message, through the chat template"},
         IG_TEMPLATE_OPTION(load),
@@ -125,7 +125,7 @@ int ig_cmd_tokens(int argc, char **argv) {
     };
     const ig_command c = {
         .verb = "tokens",
-        .words = "[TEXT...]",
+        .words = "[-m MODEL] [TEXT...]",
         .summary = "Prints ids and pieces of a text: the words given, or stdin without any (or -).",
         .options = options,
         .n_options = sizeof options / sizeof *options,
@@ -141,6 +141,9 @@ int ig_cmd_tokens(int argc, char **argv) {
         ig_buf_free(&text);
         return ig_app_fail(&err);
     }
+    /* Other verbs take the model as a word. */
+    if (!load.model && words.n > 1 && strlen(words.v[0]) > 2 && ig_models_knows(words.v[0]))
+        ig_app_say(0, "\"%.200s\" is taken as text; -m %.200s names the model", words.v[0], words.v[0]);
     code = ig_load(&l, &load);
     if (!code) {
         code = run(&o, &l, &text);

@@ -3,6 +3,9 @@
 #include "kern/kern.h"
 
 #include <stdio.h>
+#include <string.h>
+
+enum { COLUMNS = 100 };
 
 const char *ig_app_feature_name(uint32_t bit) {
     static const struct {
@@ -32,8 +35,11 @@ int ig_cmd_version(int argc, char **argv) {
     printf("features");
     for (uint32_t bit = 1; ig_app_feature_name(bit); bit <<= 1)
         if (cpu & bit) printf(" %s", ig_app_feature_name(bit));
-    printf("\nformats ");
-    for (int i = 0; ig_fmt_at(i); i++) printf(" %s", ig_fmt_at(i)->name);
+    int column = printf("\nformats ") - 1;
+    for (int i = 0; ig_fmt_at(i); i++) {
+        if (column + 1 + (int)strlen(ig_fmt_at(i)->name) > COLUMNS) column = printf("\n        ") - 1;
+        column += printf(" %s", ig_fmt_at(i)->name);
+    }
     printf("\ncompiler %s\n", __VERSION__);
     return IG_EXIT_OK;
 }

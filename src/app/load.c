@@ -58,6 +58,7 @@ typedef struct text_job {
     ig_template *chat;
     ig_status st; /* of the tokenizer; a missing or broken template only matters to those who chat */
     ig_err err, chat_err;
+    bool no_template;
     uint64_t ns;
 } text_job;
 
@@ -69,6 +70,7 @@ static ig_status template_source(const text_job *j, const char *name, char **out
         ig_err why;
         ig_status st = ig_file_slurp(out, n, j->template_path, TEMPLATE_BYTES_MAX, &why);
         if (st == IG_ELIMIT) st = IG_EFORMAT; /* a file that is no template */
+        if (!st && *n == 0) st = ig_fail(&why, IG_EFORMAT, "%s: the file is empty", j->template_path);
         return st ? ig_fail(err, st, "--chat-template %s", why.msg) : IG_OK;
     }
     if (j->snapshot) return ig_template_source_from_snapshot(out, n, j->snapshot, name, err);
@@ -123,9 +125,10 @@ static void *load_text(void *arg) {
     if (st && j->template_path && !j->st) { /* it was asked for: no going on without it */
         j->err = j->chat_err;
         j->st = st;
-    } else if (st == IG_ENOTFOUND) {
+    } else if (st == IG_ENOTFOUND) { /* the model is there, and it does not chat */
+        j->no_template = true;
         ig_fail(
-            &j->chat_err, st,
+            &j->chat_err, IG_EFORMAT,
             "%.200s has no chat template: give one with --chat-template FILE, or let it go on with a text "
             "(generate --raw, /v1/completions)",
             j->snapshot ? ig_snapshot_path(j->snapshot) : ig_gguf_path(j->gguf));
@@ -230,7 +233,21 @@ ig_status ig_load_files(ig_gguf **gguf, ig_snapshot **snapshot, const char *path
     if (st == IG_ENOTFOUND && ig_models_gguf_in(name, sizeof name, path))
         return ig_fail(err, st, "%.200s is a folder with GGUF files: give one of them, such as %s", path,
                        name);
-    return st;
+    if (st != IG_ENOTFOUND) return st;
+    if (err) err->code = IG_EFORMAT; /* the folder is there; what it lacks makes it no model */
+    return IG_EFORMAT;
+}
+
+ig_status ig_load_plan(ig_engine_plan *out, const ig_model *m, const ig_load_options *o, ig_err *err) {
+    ig_err why;
+    ig_engine_config least = o->engine;
+    ig_status st = ig_engine_plan_make(out, m, &o->engine, &why);
+    if (st) ig_fail(err, st, "%s", why.msg);
+    least.n_ctx = 2;
+    if (st != IG_ELIMIT || ig_engine_plan_make(out, m, &least, NULL)) return st;
+    const bool wide = o->kv_bits == 16 && ig_load_tier(o) == IG_TIER_L3;
+    return ig_fail(err, st, "%s; --ctx N asks for a shorter one%s", why.msg,
+                   wide ? ", --kv-bits 8 keeps more in the same memory" : "");
 }
 
 static ig_status load_parts(ig_loaded *l, const ig_load_options *o, ig_err *err) {
@@ -250,6 +267,7 @@ static ig_status load_parts(ig_loaded *l, const ig_load_options *o, ig_err *err)
     l->tokenizer = job.tokenizer;
     l->chat = job.chat;
     l->chat_err = job.chat_err;
+    l->no_template = job.no_template;
     l->text_ns = job.ns;
     /* What the weights say comes first: a family that we do not run also has a tokenizer that we do not. */
     if (st) return st;
@@ -264,7 +282,7 @@ static ig_status load_parts(ig_loaded *l, const ig_load_options *o, ig_err *err)
     if (ig_model_config_of(l->model)->no_head && !o->vectors)
         return ig_fail(err, IG_EFORMAT,
                        "%.200s has no head: it gives vectors of texts (ingle embed) and no tokens", l->path);
-    if (!o->vectors && (st = ig_engine_plan_make(&l->plan, l->model, &o->engine, err))) return st;
+    if (!o->vectors && (st = ig_load_plan(&l->plan, l->model, o, err))) return st;
     if (o->no_engine) return IG_OK;
     if ((st = ig_engine_start(&l->engine, l->model, &o->engine, err))) return st;
     l->plan = ig_engine_plan_of(l->engine);

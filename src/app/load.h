@@ -11,6 +11,8 @@
 
 /* ---- models.c: which file --------------------------------------------------------------------------- */
 
+#define IG_STARTER_FILE "SmolLM2-135M-Instruct.Q4_1.gguf" /* what ./run fetches */
+
 /* The path of a .gguf file or of a snapshot's folder, from: such a path; that of a snapshot's config.json or
  * model.safetensors; org/name or org/name:Q4_K_M, looked for in the hub's cache (on a terminal a download is
  * offered); words that all occur in a name that `ingle ls` shows, in any case; or NULL: the only model of the
@@ -71,10 +73,15 @@ ig_status ig_load_kv_config(ig_kv_config *out, const ig_load_options *o, const c
      .help = "of --l2: layers that keep keys and values in groups, as mlx-optiq has it; twice the memory"}, \
     {"kv-bits", .kind = IG_OPT_INT, .to = &(o).kv_bits, .min = 8, .max = 16, .step = 8, .value = "N",       \
      .numbers = true,                                                                                       \
-     .help = "of keys and values: 16, or 8 for contexts in little more than half the memory"},              \
+     .help = "keys and values in 16 bits, or 8: little more than half the memory"},              \
     {"act-bits", .kind = IG_OPT_INT, .to = &(o).act_bits, .min = 8, .max = 16, .step = 8, .value = "N",     \
      .numbers = true,                                                                                       \
-     .help = "beside weights of 2 to 5 bits: 8, or 16 for the file's exact model, prompts at 0.6 of the speed"}
+     .help = "activations in 8 bits, or 16: nearer to the file's exact model, prompts at 0.6 of the speed"}
+
+#define IG_MEMORY_OPTION(o)                                                                                 \
+    {"memory-budget", .kind = IG_OPT_SIZE, .to = &(o).engine.memory_budget_bytes, .min = 0, .max = 1e18,    \
+     .bare = 1e9, .value = "SIZE",                                                                          \
+     .help = "memory to plan with, as 4G or 512Mi; 4 is 4G (0: 75 % of what is free)"}
 
 /* The rows of an option table that every verb with a model shares. `o` is an ig_load_options. */
 #define IG_LOAD_OPTIONS(o)                                                                                  \
@@ -82,9 +89,7 @@ ig_status ig_load_kv_config(ig_kv_config *out, const ig_load_options *o, const c
      .help = "compute threads (0: all cores of this process)"},                                             \
     {"ctx", .other = "context", .kind = IG_OPT_INT, .to = &(o).engine.n_ctx, .min = 0, .max = 1 << 24,      \
      .value = "N", .help = "tokens of one conversation (0: the model's)"},                                  \
-    {"memory-budget", .kind = IG_OPT_SIZE, .to = &(o).engine.memory_budget_bytes, .min = 0, .max = 1e18,    \
-     .bare = 1e9, .value = "SIZE",                                                                          \
-     .help = "memory to plan with, as 4G or 512Mi; 4 is 4G (0: 75 % of what is free)"},                              \
+    IG_MEMORY_OPTION(o),                                                                                    \
     {"kv-budget", .kind = IG_OPT_SIZE, .to = &(o).engine.kv_budget_bytes, .min = 0, .max = 1e18,            \
      .value = "SIZE", .help = "memory for keys and values (0: chosen from what is free)"},                  \
     IG_NUMBERS_OPTIONS(o)
@@ -113,15 +118,15 @@ ig_status ig_load_kv_config(ig_kv_config *out, const ig_load_options *o, const c
     {"repetition-penalty", .kind = IG_OPT_REAL, .to = &(s).repetition_penalty, .min = 0, .max = 100,        \
      .value = "X", .help = "divide the logits of tokens that were there already by this (0 or 1: not)"},    \
     {"repetition-context-size", .kind = IG_OPT_INT, .to = &(s).repetition_context_size, .min = 0,           \
-     .max = 1 << 24, .value = "N", .help = "of the last N tokens, prompt and answer (0: all)"},             \
+     .max = 1 << 24, .value = "N", .help = "it looks at the last N tokens, prompt and answer (0: all)"},             \
     {"presence-penalty", .kind = IG_OPT_REAL, .to = &(s).presence_penalty, .min = -2, .max = 2,             \
      .value = "X", .help = "take this from the logits of tokens that were there already"},                  \
     {"presence-context-size", .kind = IG_OPT_INT, .to = &(s).presence_context_size, .min = 0,               \
-     .max = 1 << 24, .value = "N", .help = "of the last N tokens (0: all)"},                                \
+     .max = 1 << 24, .value = "N", .help = "it looks at the last N tokens (0: all)"},                                \
     {"frequency-penalty", .kind = IG_OPT_REAL, .to = &(s).frequency_penalty, .min = -2, .max = 2,           \
-     .value = "X", .help = "and this as often as they were"},                                               \
+     .value = "X", .help = "take this from the logits of tokens, as often as they were there"},                                               \
     {"frequency-context-size", .kind = IG_OPT_INT, .to = &(s).frequency_context_size, .min = 0,             \
-     .max = 1 << 24, .value = "N", .help = "of the last N tokens (0: all)"},                                \
+     .max = 1 << 24, .value = "N", .help = "it looks at the last N tokens (0: all)"},                                \
     {"logit-bias", .kind = IG_OPT_LIST, .to = &(biases).text, .value = "ID=X",                              \
      .help = "add X, -100 to 100, to the logit of token ID; repeatable"},                                   \
     {"seed", .kind = IG_OPT_U64, .to = &(s).seed, .value = "N", .given = &(seeded),                         \
@@ -145,6 +150,7 @@ typedef struct ig_loaded {
     ig_tokenizer *tokenizer;
     ig_template *chat;         /* NULL: see chat_err */
     ig_err chat_err;           /* why there is no chat template */
+    bool no_template;          /* then: the model has none, so it just completes text */
     ig_pool *pool;
     ig_model *model;           /* NULL when text_only */
     ig_engine *engine;         /* NULL when text_only or no_engine */
@@ -161,6 +167,8 @@ ig_status ig_load_files(ig_gguf **gguf, ig_snapshot **snapshot, const char *path
 ig_status ig_load_check_vocabulary(const ig_tokenizer *t, const ig_model *m, const char *path, bool folder,
                                    ig_err *err);
 int ig_load(ig_loaded *out, const ig_load_options *o);
+/* The engine's plan; an error of memory says which options would help. */
+ig_status ig_load_plan(ig_engine_plan *out, const ig_model *m, const ig_load_options *o, ig_err *err);
 /* Prints a document of ig_json_doc_make on stdout, and frees it. Gives the exit code. */
 int ig_app_print_json(yyjson_mut_doc *doc, bool lost);
 /* Are the biases for tokens of this model? Says so if not; gives the exit code. */
@@ -204,5 +212,7 @@ typedef struct ig_stream_result {
 /* Runs one generation to its end on the caller's thread. A generation that failed is IG_EIO with the
  * engine's reason; one that was interrupted is IG_OK with IG_FINISH_CANCELED. */
 ig_status ig_stream_run(const ig_loaded *l, const ig_stream *s, ig_stream_result *out, ig_err *err);
+/* Nothing is cut off silently: on stderr, after IG_FINISH_LENGTH. */
+void ig_stream_say_cut(const ig_loaded *l, int max_tokens, const ig_stream_result *r);
 
 #endif

@@ -62,8 +62,11 @@ static void overview(FILE *to) {
     fprintf(
         to,
         "\nMODEL is a path to a GGUF file or a snapshot's folder, org/name as a hub calls it (org/name:Q4_K_M),\n"
-        "or part of a name that `ingle ls` shows (rm wants all of it). Without a verb the model is served.\n"
-        "`ingle VERB --help` lists the options of a verb.\n");
+        "or part of a name that `ingle ls` shows (rm wants all of it). Without MODEL it is the only one in\n"
+        "~/.cache/ingle/models, else the starter there (%.*s, fetched by\n./run), else the only one in the hub's cache.\n\n"
+        "Without a verb the model is served: `ingle` alone starts a server. INGLE_MAX_TOKENS=N in the environment\n"
+        "stands for --max-tokens N, and so on for the options of every verb. `ingle VERB --help` lists them.\n",
+        (int)(strlen(IG_STARTER_FILE) - strlen(".gguf")), IG_STARTER_FILE);
 }
 
 /* Words that people bring along from other programs, and what does the same here. */
@@ -94,8 +97,11 @@ static int unknown(const char *word) {
     names[n++] = "help";
     names[n] = NULL;
     const char *near = ig_options_nearest(word, names);
-    ig_app_say(IG_EXIT_USAGE, "no verb and no model is called \"%.80s\"%s%s%s", word,
-               near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
+    if (near)
+        return ig_app_say(IG_EXIT_USAGE,
+                          "no verb and no model is called \"%.80s\"; did you mean \"%s\"? (ingle --help lists the verbs)",
+                          word, near);
+    ig_app_say(IG_EXIT_USAGE, "no verb and no model is called \"%.80s\"", word);
     fprintf(stderr, "\n");
     overview(stderr);
     return IG_EXIT_USAGE;

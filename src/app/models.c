@@ -14,8 +14,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const char starter[] = "SmolLM2-135M-Instruct.Q4_1.gguf";
-
 enum { MODELS_MAX = 4096 };
 
 typedef struct list {
@@ -184,7 +182,7 @@ static int find_any(const ig_hub_items *l, const char *dir, int *at) {
     int n = count(l, local, at);
     if (n == 1) return IG_EXIT_OK;
     for (int i = 0; i < l->n && n; i++) {
-        if (l->v[i].repo || strcmp(l->v[i].name, starter) != 0) continue;
+        if (l->v[i].repo || strcmp(l->v[i].name, IG_STARTER_FILE) != 0) continue;
         *at = i;
         return IG_EXIT_OK;
     }

@@ -38,18 +38,23 @@ static bool size_out_of_bounds(const char *label, const char *text, const ig_opt
     return false;
 }
 
+/* Of few values each is named: "8 or 16". */
+static bool bad_step(const char *label, const char *text, const ig_option *o) {
+    char wants[80];
+    if (o->min + o->step == o->max) snprintf(wants, sizeof wants, "%.0f or %.0f", o->min, o->max);
+    else snprintf(wants, sizeof wants, "a multiple of %d from %.0f to %.0f", o->step, o->min, o->max);
+    ig_app_say(IG_EXIT_USAGE, "%s is %.80s; it wants %s", label, text, wants);
+    return false;
+}
+
 static bool set_int(const ig_option *o, const char *label, const char *text) {
     char *end;
     errno = 0;
     long v = strtol(text, &end, 10);
     if (end == text || *end || isspace((unsigned char)*text)) return bad_value(label, text, "a whole number");
     if (errno == ERANGE || v < INT_MIN || v > INT_MAX || (double)v < o->min || (double)v > o->max)
-        return out_of_bounds(label, text, o);
-    if (o->step && v % o->step) {
-        ig_app_say(IG_EXIT_USAGE, "%s is %.80s; it wants a multiple of %d, limit %.15g..%.15g", label, text, o->step,
-                   o->min, o->max);
-        return false;
-    }
+        return o->step ? bad_step(label, text, o) : out_of_bounds(label, text, o);
+    if (o->step && v % o->step) return bad_step(label, text, o);
     *(int *)o->to = (int)v;
     return true;
 }
@@ -193,9 +198,11 @@ static int distance(const char *a, const char *b) {
     return row[n_a % 3][n_b];
 }
 
+/* One slip in a short word, one more for every three letters of a longer one. */
 const char *ig_options_nearest(const char *word, const char *const *names) {
     const char *best = NULL;
-    int least = 1 + (int)(strlen(word) / 3);
+    const int n = (int)strlen(word);
+    int least = n > 3 ? 1 + n / 3 : 1;
     for (; *names; names++) {
         int d = distance(word, *names);
         if (d > least || (d == least && best)) continue;
@@ -234,9 +241,9 @@ static void say_unknown(const ig_command *c, const char *arg) {
     names[n] = NULL;
     if (n_word <= NAME_MAX_BYTES) memcpy(word, p, n_word);
     const char *near = *word ? ig_options_nearest(word, names) : NULL;
-    ig_app_say(IG_EXIT_USAGE, "%s has no option %.*s%s%s (ingle %s --help lists them)", c->verb,
+    ig_app_say(IG_EXIT_USAGE, "%s has no option %.*s%s%s%s (ingle %s --help lists them)", c->verb,
                n_word > 80 ? 80 : (int)(p - arg + (ptrdiff_t)n_word), arg, near ? "; did you mean --" : "",
-               near ? near : "", c->verb);
+               near ? near : "", near ? "?" : "", c->verb);
 }
 
 /* ---- parsing ------------------------------------------------------------------------------------------- */
@@ -306,7 +313,7 @@ static bool take_environment(const ig_command *c, const bool *seen) {
     for (int i = 0; i < c->n_options; i++) {
         char name[NAME_MAX_BYTES + 8];
         environment_name(name, c->options[i].name);
-        const char *value = was_given(c, seen, i) ? NULL : getenv(name);
+        const char *value = c->options[i].typed || was_given(c, seen, i) ? NULL : getenv(name);
         if (value && *value && !set_value(&c->options[i], name, value)) return false;
     }
     return true;
@@ -314,8 +321,8 @@ static bool take_environment(const ig_command *c, const bool *seen) {
 
 extern char **environ;
 
-/* INGLE_PROT=9000 would be ignored: better said. Other verbs than serve hear only of what is nearly theirs,
- * since a variable may be meant for serve. */
+/* INGLE_PROT=9000 would be ignored: better said. Other verbs than serve hear only of what is one slip away from
+ * theirs, since a variable may be meant for serve. */
 static void warn_environment(const ig_command *c) {
     /* Read by others than option tables: folders below, tests, ./run. */
     static const char *const others[] = {"INGLE_CACHE", "INGLE_STATE", "INGLE_CPU", "INGLE_PROGRAM", "INGLE_BUILD"};
@@ -339,7 +346,7 @@ static void warn_environment(const ig_command *c) {
         bool known = false;
         for (int i = 0; i < n && !known; i++) known = strcmp(name, names[i]) == 0;
         const char *near = known ? NULL : ig_options_nearest(name, names);
-        if (near)
+        if (near && (c->env_all || distance(name, near) == 1))
             ig_app_say(0, "%s in the environment means nothing; did you mean %s?", name, near);
         else if (!known && c->env_all)
             ig_app_say(0, "%s in the environment means nothing to %s", name, c->verb);
@@ -372,121 +379,110 @@ bool ig_options_parse(const ig_command *c, int argc, char **argv, ig_words *word
             words->v[words->n++] = argv[i];
         }
     }
-    if (c->env) warn_environment(c);
-    if (c->env && !take_environment(c, seen)) return false;
+    warn_environment(c);
+    if (!take_environment(c, seen)) return false;
     *exit_code = IG_EXIT_OK;
     return true;
 }
 
 /* ---- help ---------------------------------------------------------------------------------------------- */
 
-ig_size_text ig_size_text_of(uint64_t bytes) {
-    static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
+/* As a command line would say it: 32Mi, and never 33.6 MB for it. */
+static ig_size_text size_as_given(uint64_t bytes) {
     ig_size_text t;
-    double v = (double)bytes;
-    int u = 0;
-    while (v >= 999.5 && u < 6) {
-        v /= 1000;
-        u++;
+    for (int shift = 40, i = 0; shift >= 20; shift -= 10, i++) {
+        if (bytes % (UINT64_C(1) << shift)) continue;
+        snprintf(t.s, sizeof t.s, "%" PRIu64 "%ci", bytes >> shift, "TGM"[i]);
+        return t;
     }
-    snprintf(t.s, sizeof t.s,
-             u == 0 || v >= 99.95 ? "%.0f %s"
-             : v >= 9.995         ? "%.1f %s"
-                                  : "%.2f %s",
-             v, units[u]);
-    return t;
+    return ig_size_text_of(bytes);
 }
 
-static void print_default(const ig_option *o) {
-    switch (o->kind) {
-    case IG_OPT_INT:
-        if (*(const int *)o->to) printf(" [%d]", *(const int *)o->to);
-        break;
-    case IG_OPT_REAL:
-        if (*(const double *)o->to > 0) printf(" [%g]", *(const double *)o->to);
-        break;
-    case IG_OPT_SIZE:
-        if (*(const uint64_t *)o->to) printf(" [%s]", ig_size_text_of(*(const uint64_t *)o->to).s);
-        break;
-    case IG_OPT_TEXT:
-        if (*(const char *const *)o->to) printf(" [%s]", *(const char *const *)o->to);
-        break;
-    case IG_OPT_INTS: {
-        const ig_option_ints *list = o->to;
-        for (int i = 0; i < list->n; i++)
-            printf("%s%d%s", i ? "," : " [", list->v[i], i + 1 == list->n ? "]" : "");
-        break;
-    }
-    default: break;
-    }
+/* " [5]", or nothing. */
+static void add_default(ig_buf *out, const ig_option *o) {
+    const ig_option_ints *list = o->kind == IG_OPT_INTS ? o->to : NULL;
+    if (o->kind == IG_OPT_INT && *(const int *)o->to) ig_buf_addf(out, " [%d]", *(const int *)o->to);
+    if (o->kind == IG_OPT_REAL && *(const double *)o->to > 0) ig_buf_addf(out, " [%g]", *(const double *)o->to);
+    if (o->kind == IG_OPT_SIZE && *(const uint64_t *)o->to)
+        ig_buf_addf(out, " [%s]", size_as_given(*(const uint64_t *)o->to).s);
+    if (o->kind == IG_OPT_TEXT && *(const char *const *)o->to)
+        ig_buf_addf(out, " [%s]", *(const char *const *)o->to);
+    for (int i = 0; list && i < list->n; i++)
+        ig_buf_addf(out, "%s%d%s", i ? "," : " [", list->v[i], i + 1 == list->n ? "]" : "");
 }
 
 /* With the first option that takes a number. */
 static void print_env_example(const ig_command *c) {
     char name[NAME_MAX_BYTES + 8];
+    const char *but = "";
+    for (int i = 0; i < c->n_options; i++)
+        if (c->options[i].typed) but = " but those that say yes";
     for (int i = 0; i < c->n_options; i++) {
         if (c->options[i].kind != IG_OPT_INT) continue;
         environment_name(name, c->options[i].name);
-        printf("\n%s=N stands for --%s N, and so on for every option here.\n", name, c->options[i].name);
+        printf("\n%s=N stands for --%s N, and so on for every option here%s.\n", name, c->options[i].name, but);
         return;
     }
 }
 
 enum { HELP_COLUMN = 30, HELP_WIDTH = 100 };
 
-static void print_option(const ig_option *o) {
+/* Words from `column` on, and below each other there. A first line of blanks is the caller's. */
+static void print_wrapped(const char *text, int column) {
+    int at = column;
+    for (const char *p = text; *p;) {
+        const int n = (int)strcspn(p, " ");
+        if (at > column && at + 1 + n > HELP_WIDTH) at = printf("\n%*s", column, "") - 1;
+        else if (at > column) at += printf(" ");
+        at += printf("%.*s", n, p);
+        p += n;
+        p += strspn(p, " ");
+    }
+    printf("\n");
+}
+
+/* `after`: what stands behind help and default. */
+static void print_option(const ig_option *o, const char *after) {
     const bool off = o->kind == IG_OPT_BOOL && *(const bool *)o->to; /* on by default: show how to switch it off */
     char letter[5] = "    ", left[96];
+    ig_buf text = ig_buf_init(4096);
     if (o->letter) snprintf(letter, sizeof letter, "-%c, ", o->letter);
     int n = snprintf(left, sizeof left, "  %s--%s%s%s%s%s%s", letter, off ? "no-" : "", o->name,
                      o->other ? ", --" : "", o->other ? o->other : "", o->value ? " " : "", o->value ? o->value : "");
-    if (n < HELP_COLUMN)
-        printf("%-*s%s", HELP_COLUMN, left, o->help);
-    else
-        printf("%s\n%*s%s", left, HELP_COLUMN, "", o->help);
-    print_default(o);
-    printf("\n");
+    if (n + 2 <= HELP_COLUMN) printf("%-*s", HELP_COLUMN, left);
+    else printf("%s\n%*s", left, HELP_COLUMN, "");
+    ig_buf_add_str(&text, o->help);
+    add_default(&text, o);
+    ig_buf_add_str(&text, after);
+    print_wrapped(text.n ? text.p : o->help, HELP_COLUMN);
+    ig_buf_free(&text);
 }
 
-/* The nodes that an option reaches; where several reach the same ones, below the last of them. */
-static bool reach_the_same(const char *a, const char *b) {
-    const ig_tier_node *n;
-    for (int i = 0; (n = ig_node_at(i)) != NULL; i++)
-        if (!n->training && ig_tier_lists(n->flags, " ", a) != ig_tier_lists(n->flags, " ", b)) return false;
-    return true;
-}
-
-static void print_reached(const char *flag) {
-    const ig_tier_node *n;
-    int column = printf("%*sreaches", HELP_COLUMN, "");
-    for (int i = 0; (n = ig_node_at(i)) != NULL; i++) {
-        if (n->training || !ig_tier_lists(n->flags, " ", flag)) continue;
-        if (column + 1 + (int)strlen(n->id) > HELP_WIDTH) column = printf("\n%*s", HELP_COLUMN - 1, "") - 1;
-        column += printf(" %s", n->id);
-    }
-    printf("\n");
-}
-
+/* How many steps a flag reaches is counted in the registry; `ingle tiers --reaches FLAG` names them. */
 static void print_numbers(const ig_command *c) {
-    const ig_option *last = NULL;
+    bool any = false;
     for (int i = 0; i < c->n_options; i++) {
         const ig_option *o = &c->options[i];
+        const ig_tier_node *n;
+        char reach[32];
+        int count = 0;
         if (!o->numbers) continue;
-        if (!last) printf("\nnumbers, and what they reach (ingle tiers):\n");
-        if (last && !reach_the_same(last->name, o->name)) print_reached(last->name);
-        print_option(last = o);
+        if (!any) printf("\nnumbers, with the steps of a model that each reaches (ingle tiers --reaches FLAG names them):\n");
+        any = true;
+        for (int k = 0; (n = ig_node_at(k)) != NULL; k++) count += !n->training && ig_tier_lists(n->flags, " ", o->name);
+        snprintf(reach, sizeof reach, " (%d step%s)", count, count == 1 ? "" : "s");
+        print_option(o, reach);
     }
-    if (last) print_reached(last->name);
 }
 
 void ig_options_print_help(const ig_command *c) {
-    printf("usage: ingle %s%s%s%s\n\n%s\n", c->verb, *c->words ? " " : "", c->words,
-           c->n_options ? " [OPTIONS]" : "", c->summary);
-    if (c->n_options) printf("\noptions:\n");
+    printf("usage: ingle %s%s%s%s\n\n", c->verb, *c->words ? " " : "", c->words, c->n_options ? " [OPTIONS]" : "");
+    print_wrapped(c->summary, 0);
+    printf("\noptions:\n");
     for (int i = 0; i < c->n_options; i++)
-        if (!c->options[i].numbers) print_option(&c->options[i]);
+        if (!c->options[i].numbers) print_option(&c->options[i], "");
     printf("  -h, --help%*sthis text\n", HELP_COLUMN - 12, "");
     print_numbers(c);
-    if (c->env) print_env_example(c);
+    print_env_example(c);
     if (c->more) printf("\n%s\n", c->more);
 }

@@ -33,10 +33,10 @@ static void capture_end(capture *c) {
 }
 
 typedef struct values {
-    bool flag, on, seeded;
-    int number;
+    bool flag, on, seeded, consent;
+    int number, bits;
     double real;
-    uint64_t seed, size, budget;
+    uint64_t seed, size, budget, room;
     const char *text;
     ig_option_list list;
     ig_option_ints sizes;
@@ -44,7 +44,7 @@ typedef struct values {
 } values;
 
 static values fresh(void) {
-    return (values){.on = true, .number = 5, .real = 0.5, .text = "none"};
+    return (values){.on = true, .number = 5, .real = 0.5, .text = "none", .bits = 16, .room = 32 << 20};
 }
 
 /* Parses the words (NULL-ended, the verb first) into v. */
@@ -65,6 +65,10 @@ static bool parse(values *v, const char *const *line, ig_words *words, int *code
         {"list", .kind = IG_OPT_LIST, .to = &v->list, .value = "X", .help = "many"},
         {"east", .other = "right", .kind = IG_OPT_ONE, .to = &v->way, .min = 1, .help = "this way"},
         {"west", .kind = IG_OPT_ONE, .to = &v->way, .min = 2, .help = "that way"},
+        {"consent", .kind = IG_OPT_BOOL, .to = &v->consent, .typed = true, .help = "yes"},
+        {"bits", .kind = IG_OPT_INT, .to = &v->bits, .min = 8, .max = 16, .step = 8, .value = "N", .help = "of two"},
+        {"the-name-of-21-letter", .kind = IG_OPT_SIZE, .to = &v->room, .min = 0, .max = 1e15,
+         .help = "so much that one line of a hundred columns does not hold it, and a second one has the rest"},
         {"sizes", .kind = IG_OPT_INTS, .to = &v->sizes, .min = 0, .max = 4096, .value = "LIST", .help = "some"},
     };
     const ig_command c = {.verb = "try",
@@ -72,8 +76,7 @@ static bool parse(values *v, const char *const *line, ig_words *words, int *code
                           .summary = "A verb for tests.",
                           .options = options,
                           .n_options = sizeof options / sizeof *options,
-                          .n_words_max = 2,
-                          .env = true};
+                          .n_words_max = 2};
     static char text[32][64]; /* values point into it until the next call, as they do into the real argv */
     char *argv[32];
     int argc = 0;
@@ -159,8 +162,10 @@ TEST(sizes_know_powers_of_1000_and_of_1024) {
 }
 
 TEST(what_is_unknown_is_refused_with_the_nearest_name) {
-    refuses(LINE("--nunber", "3"), "did you mean --number");
-    refuses(LINE("--reel=3"), "did you mean --re");
+    refuses(LINE("--nunber", "3"), "did you mean --number?");
+    refuses(LINE("--reel=3"), "did you mean --real?");
+    refuses(LINE("--ee", "3"), "did you mean --re?");
+    refuses(LINE("--ab", "3"), "no option --ab (");
     refuses(LINE("--zzzzzzzz"), "no option --zzzzzzzz");
     refuses(LINE("-x"), "no option -x");
     refuses(LINE("-n3"), "no option -n3");
@@ -178,6 +183,8 @@ TEST(values_out_of_bounds_are_refused_with_the_bound) {
     refuses(LINE("--number", "3.0"), "whole number");
     refuses(LINE("--number", " 3"), "whole number");
     refuses(LINE("--number="), "whole number");
+    refuses(LINE("--bits", "4"), "--bits is 4; it wants 8 or 16");
+    refuses(LINE("--bits", "12"), "it wants 8 or 16");
     refuses(LINE("--real", "nan"), "limit 0..2");
     refuses(LINE("--real", "2.1"), "limit 0..2");
     refuses(LINE("--real", "x"), "a number");
@@ -217,6 +224,12 @@ TEST(the_environment_stands_in_for_options_that_were_not_given) {
     refuses(LINE("--flag"), "INGLE_NUMBER is 40, limit 1..9");
     unsetenv("INGLE_NUMBER");
     unsetenv("INGLE_FLAG");
+    setenv("INGLE_CONSENT", "1", 1); /* a consent is given each time */
+    accepts(&v, LINE("--flag"));
+    CHECK(!v.consent);
+    accepts(&v, LINE("--consent"));
+    CHECK(v.consent);
+    unsetenv("INGLE_CONSENT");
 }
 
 TEST(options_that_exclude_each_other_are_refused_by_both_names) {
@@ -252,7 +265,6 @@ static void said_with(const char *name, bool all, char *says, size_t n) {
                           .summary = "",
                           .options = options,
                           .n_options = 1,
-                          .env = true,
                           .env_all = all};
     char verb[] = "v", *argv[] = {verb, NULL};
     ig_words words;
@@ -301,10 +313,15 @@ TEST(help_shows_every_option_with_its_default) {
                                         "[0.5]",
                                         "--size SIZE",
                                         "[none]",
+                                        "[32Mi]",
                                         "--help",
                                         "INGLE_NUMBER=N stands for --number N"};
     for (size_t i = 0; i < sizeof wants / sizeof *wants; i++)
         CHECK_MSG(strstr(says, wants[i]), "no %s", wants[i]);
+    CHECK(strstr(says, "--the-name-of-21-letter\n")); /* no two blanks would be left before the help */
+    char *rest = NULL;
+    for (char *line = strtok_r(says, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
+        CHECK_MSG(strlen(line) <= 100, "over 100 columns: %s", line);
 }
 
 TEST(sizes_are_written_for_people) {

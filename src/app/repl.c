@@ -127,6 +127,7 @@ static ig_status generate(ig_repl *r, const ig_tokens *prompt, ig_err *err) {
         .text = on_text, .ud = r, .interrupted = &ig_term_stop,
     };
     s.sampling.seed = r->last_seed;
+    r->last_drawn = s.sampling.temperature > 0;
     ig_status st = ig_stream_run(r->l, &s, &r->last, err);
     if (r->terminal ? r->print.column > 0 : st == IG_OK && !r->output_gone) put(r, ig_slice_of("\n"));
     return st;
@@ -153,10 +154,12 @@ void ig_repl_answer(ig_repl *r) {
     if (empty) ig_repl_drop(r, n_before);
     if (st != IG_OK) {
         ig_repl_say_error(r, "%s", err.msg);
+        if (r->terminal) ig_repl_say(r, "\n");
         return;
     }
     count(r);
     if (r->terminal) say_figures(r);
+    else if (r->last.finish == IG_FINISH_LENGTH) ig_stream_say_cut(r->l, r->o.max_tokens, &r->last);
 }
 
 /* ---- the loops ---------------------------------------------------------------------------------------- */

@@ -130,6 +130,7 @@ typedef struct ig_repl {
     ig_buf *answer;
 
     ig_stream_result last; /* figures for /stats */
+    bool last_drawn;       /* at a temperature above 0: the seed counted */
     uint64_t last_seed, n_tokens, n_prompt, n_cached, decode_ns;
     int n_answers;
 } ig_repl;

@@ -157,20 +157,33 @@ static void cmd_regen(ig_repl *r, char *rest) {
     ig_repl_answer(r);
 }
 
+/* As the template renders it, with what opens the next answer: longer than what was computed. */
+static bool conversation_tokens(const ig_repl *r, size_t *n) {
+    ig_tokens t = {0};
+    const bool good = ig_repl_encode(r, &t, NULL) == IG_OK;
+    *n = t.n;
+    ig_tokens_free(&t);
+    return good;
+}
+
 static void cmd_stats(ig_repl *r, char *rest) {
     (void)rest;
     const ig_gen_stats *s = &r->last.stats;
     int n_new = s->n_prompt > s->n_cached ? s->n_prompt - s->n_cached : 0;
+    size_t n_next;
     if (!r->n_answers) {
         ig_repl_say(r, "  No answer yet.\n");
         return;
     }
-    ig_repl_say(r, "  last answer  %d token%s, %.1f tok/s, first token %.0f ms, seed %" PRIu64 "\n",
-                s->n_tokens, plural(s->n_tokens), ig_repl_speed(s), (double)s->first_token_ns / 1e6,
-                r->last_seed);
+    ig_repl_say(r, "  last answer  %d token%s, %.1f tok/s, first token %.0f ms", s->n_tokens, plural(s->n_tokens),
+                ig_repl_speed(s), (double)s->first_token_ns / 1e6);
+    if (r->last_drawn) ig_repl_say(r, ", seed %" PRIu64, r->last_seed);
+    ig_repl_say(r, "\n");
     ig_repl_say(r, "  its prompt   %d tokens: %d cached, %d computed", s->n_prompt, s->n_cached, n_new);
     if (s->prefill_ns) ig_repl_say(r, " at %.0f tok/s", n_new * 1e9 / (double)s->prefill_ns);
-    ig_repl_say(r, "\n  context      %d of %d tokens\n", s->n_prompt + s->n_tokens, r->l->plan.n_ctx);
+    ig_repl_say(r, "\n  context      %d of %d tokens", s->n_prompt + s->n_tokens, r->l->plan.n_ctx);
+    if (conversation_tokens(r, &n_next)) ig_repl_say(r, "; %zu with what opens the next answer", n_next);
+    ig_repl_say(r, "\n");
     ig_repl_say(r, "  all answers  %d, %" PRIu64 " tokens; %" PRIu64 " of %" PRIu64 " prompt tokens cached\n",
                 r->n_answers, r->n_tokens, r->n_cached, r->n_prompt);
 }
@@ -180,7 +193,7 @@ static void cmd_tokens(ig_repl *r, char *rest) {
     ig_tokens t = {0};
     ig_status st = *rest ? ig_text_encode(r->l, ig_slice_of(rest), &t, &err) : ig_repl_encode(r, &t, &err);
     if (st != IG_OK) ig_repl_say_error(r, "%s", err.msg);
-    else if (!*rest) ig_repl_say(r, "  The prompt has %zu tokens so far, of %d.\n", t.n, r->l->plan.n_ctx);
+    else if (!*rest) ig_repl_say(r, "  The conversation has %zu tokens of %d, with what opens the next answer.\n", t.n, r->l->plan.n_ctx);
     else {
         ig_repl_say(r, "  %zu tokens:", t.n);
         for (size_t i = 0; i < t.n && i < 200; i++) ig_repl_say(r, " %" PRIu32, t.v[i]);
@@ -302,5 +315,6 @@ bool ig_repl_command(ig_repl *r, ig_buf *text) {
     const char *near = ig_options_nearest(name, names);
     if (near) ig_repl_say_error(r, "/%s is no command. Did you mean /%s?", name, near);
     else ig_repl_say_error(r, "/%s is no command. /help lists them.", name);
+    if (r->terminal) ig_repl_say(r, "\n");
     return true;
 }

@@ -3,6 +3,7 @@
  * Memory:  malloc, bounded by the text. */
 #include "app/load.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -172,4 +173,13 @@ out:
     ig_buf_free(&r.decoded);
     ig_buf_free(&r.out);
     return st;
+}
+
+void ig_stream_say_cut(const ig_loaded *l, int max_tokens, const ig_stream_result *r) {
+    fflush(stdout);
+    if (max_tokens && r->stats.n_tokens >= max_tokens)
+        fprintf(stderr, "ingle: cut at %d token%s; -n N allows more, -n 0 what the context holds\n", max_tokens,
+                max_tokens == 1 ? "" : "s");
+    else
+        fprintf(stderr, "ingle: cut where the context of %d tokens was full\n", l->plan.n_ctx);
 }

@@ -104,6 +104,11 @@ size_t ig_utf8_printable(const char *s, size_t n);
 /* Text from outside becomes text for a terminal, in place: it moves nobody's cursor and, unless newlines are
  * kept, stays one line. Blanks for tabs and newlines, "?" for whatever else is not printable. */
 void ig_text_calm(char *text, bool keep_newlines);
+/* "96.4 MB": for people. */
+typedef struct ig_size_text {
+    char s[24];
+} ig_size_text;
+ig_size_text ig_size_text_of(uint64_t bytes);
 
 /* A growable byte buffer with a maximum. `p` is always NUL-terminated one past `n` once anything was
  * added. Growing past n_max fails and leaves the content as it was. malloc'd: not for the engine thread. */

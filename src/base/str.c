@@ -160,3 +160,20 @@ void ig_tokens_free(ig_tokens *t) {
     free(t->v);
     *t = (ig_tokens){.n_max = t->n_max};
 }
+
+ig_size_text ig_size_text_of(uint64_t bytes) {
+    static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
+    ig_size_text t;
+    double v = (double)bytes;
+    int u = 0;
+    while (v >= 999.5 && u < 6) {
+        v /= 1000;
+        u++;
+    }
+    snprintf(t.s, sizeof t.s,
+             u == 0 || v >= 99.95 ? "%.0f %s"
+             : v >= 9.995         ? "%.1f %s"
+                                  : "%.2f %s",
+             v, units[u]);
+    return t;
+}

@@ -145,18 +145,6 @@ static bool context_fits(const ig_backend *b, const ig_engine_config *c, uint64_
     return is_within(&p, c);
 }
 
-/* "512 blocks that see all, 17 in windows of 512" */
-static void describe_room(char *out, size_t n, const ig_backend *b, const ig_engine_plan *p) {
-    size_t at = 0;
-    *out = '\0';
-    for (int g = 0; g < b->kv.n_groups && at < n; g++) {
-        const int window = b->kv.group[g].window, blocks = p->room.n_blocks[g];
-        const char *comma = g > 0 ? ", " : "";
-        if (window == 0) at += (size_t)snprintf(out + at, n - at, "%s%d blocks that see all", comma, blocks);
-        else at += (size_t)snprintf(out + at, n - at, "%s%d in windows of %d", comma, blocks, window);
-    }
-}
-
 static ig_status refuse(const ig_backend *b, const ig_engine_config *c, const ig_engine_plan *p,
                         ig_err *err) {
     int lo = 0, hi = p->n_ctx; /* the largest context with which one sequence fits */
@@ -167,18 +155,16 @@ static ig_status refuse(const ig_backend *b, const ig_engine_config *c, const ig
         else hi = mid - 1;
     }
     if (lo >= 2) snprintf(advice, sizeof advice, "the largest context that fits is %d", lo);
-    char room[128];
-    describe_room(room, sizeof room, b, p);
     if (c->kv_budget_bytes > 0 && c->kv_budget_bytes < p->kv_bytes)
         return ig_fail(err, IG_ELIMIT,
-                       "keys and values of %d tokens (%s) need %" PRIu64 " bytes, their budget is %" PRIu64
-                       ": %s", p->n_ctx, room, p->kv_bytes, c->kv_budget_bytes, advice);
+                       "keys and values of %d tokens need %s, their budget is %s: %s", p->n_ctx,
+                       ig_size_text_of(p->kv_bytes).s, ig_size_text_of(c->kv_budget_bytes).s, advice);
     return ig_fail(err, IG_ELIMIT,
-                   "memory: weights %" PRIu64 " + step %" PRIu64
-                   " + keys and values of %d tokens (%s) %" PRIu64
-                   " + tables %" PRIu64 " + reserve %d = %" PRIu64 " bytes, usable are %" PRIu64 ": %s",
-                   p->weights_bytes, p->step_bytes, p->n_ctx, room, p->kv_bytes, p->table_bytes,
-                   RESERVE_BYTES, p->total_bytes, p->usable_bytes, advice);
+                   "memory: weights %s + step %s + keys and values of %d tokens %s + tables %s + reserve %s = %s, and %s "
+                   "may be used: %s",
+                   ig_size_text_of(p->weights_bytes).s, ig_size_text_of(p->step_bytes).s, p->n_ctx,
+                   ig_size_text_of(p->kv_bytes).s, ig_size_text_of(p->table_bytes).s, ig_size_text_of(RESERVE_BYTES).s,
+                   ig_size_text_of(p->total_bytes).s, ig_size_text_of(p->usable_bytes).s, advice);
 }
 
 static int clamp_blocks(uint64_t n) {

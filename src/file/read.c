@@ -82,6 +82,8 @@ ig_status ig_file_open_regular(int *fd, uint64_t *n_bytes, const char *path, con
     else if (!S_ISREG(info.st_mode))
         st = ig_fail(err, IG_EFORMAT, "%s: %s, not %s", shown,
                      S_ISDIR(info.st_mode) ? "a directory" : "not a regular file", kind);
+    else if (info.st_size == 0)
+        st = ig_fail(err, IG_EFORMAT, "%s: the file is empty, and not %s", shown, kind);
     if (st) {
         close(got);
         return st;

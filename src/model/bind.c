@@ -278,8 +278,8 @@ ig_status ig_model_bind(ig_model *m, ig_source *s, const ig_model_options *o, ig
         if ((st = bind_rows(&m->layers[i], &b, m->family->layer_rows, i, err)) != IG_OK) goto out;
     if ((st = ig_source_check_used(s, m->family, c->tied_head, err)) != IG_OK) goto out;
     if (o->memory_budget_bytes && m->panels_bytes > o->memory_budget_bytes) {
-        st = ig_fail(err, IG_ELIMIT, "%s: the weights need %zu MiB of memory, %llu MiB may be used", s->path,
-                     m->panels_bytes >> 20, (unsigned long long)(o->memory_budget_bytes >> 20));
+        st = ig_fail(err, IG_ELIMIT, "%s: the weights need %s of memory, %s may be used", s->path,
+                     ig_size_text_of(m->panels_bytes).s, ig_size_text_of(o->memory_budget_bytes).s);
         goto out;
     }
     void *pages;

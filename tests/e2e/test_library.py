@@ -38,6 +38,7 @@ def test_a_name_that_is_no_utf8_is_shown_with_marks_and_hides_no_other(home):
     kept = json.loads((home.path / "ingle" / "registry.json").read_text())["models"]
     assert list(kept) == [str(home.models / "plain.gguf")]
     before = os.stat(home.path / "ingle" / "registry.json").st_mtime_ns
+    assert home.run("ls", "no such words").returncode == 3 and home.run("ls", "--json", "nope").returncode == 3
     assert home.run("ls").returncode == 0  # what cannot be kept is no reason to write again
     assert os.stat(home.path / "ingle" / "registry.json").st_mtime_ns == before
 

@@ -12,7 +12,7 @@ CORRUPT, NOT_FOUND = 6, 3
     ("x" * ((1 << 20) + 2), CORRUPT, "1048578 bytes, limit 1048576"),
     ("x" * (5 << 20), CORRUPT, "5242880 bytes"),
     ("{% if %}", CORRUPT, "chat template:"),
-    ("", CORRUPT, "it renders nothing"),
+    ("", CORRUPT, "the file is empty"),
     ("{% for m in message %}{{ m.content }}{% endfor %}", CORRUPT, "it renders nothing"),
     (None, NOT_FOUND, "--chat-template"),
     ("Hello.", 0, "a message comes out without its text"),

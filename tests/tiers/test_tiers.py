@@ -89,9 +89,15 @@ def test_options_that_cross_tiers_are_a_group_of_their_own(program, registry, ve
     assert groups["numbers"] == ["l1", "l2", "l3", "kv-config", "kv-bits", "act-bits"]
     named = {flag for n in registry["nodes"] for flag in n["flags"].split()}
     assert named == set(groups["numbers"])
-    for n in registry["nodes"]:  # --help says whom an option reaches, from the same list
-        if n["flags"]:
-            assert re.search(rf"\b{re.escape(n['id'])}\b", text[text.index("\nnumbers"):]), n["id"]
+    # --help counts whom an option reaches, and does not name them: `ingle tiers --reaches` does, from the same list
+    numbers = text[text.index("\nnumbers"):]
+    for flag in groups["numbers"]:
+        reached = [n["id"] for n in registry["nodes"] if flag in n["flags"].split()]
+        some = json.loads(run(program, "tiers", "--json", "--reaches", flag))
+        assert [n["id"] for n in some["nodes"]] == reached
+        said = re.search(rf"--{flag}\b.*?\((\d+) steps?\)", numbers, re.S)
+        assert int(said[1]) == sum(not n["training"] for n in registry["nodes"] if n["id"] in reached) > 0
+    assert not [n["id"] for n in registry["nodes"] if "." in n["id"] and n["id"] in numbers]
 
 
 # Routes of one tier and one oracle: the faster is the default and no option chooses. INGLE_CPU is for debugging.
