@@ -4,6 +4,7 @@
  * End:     SIGTERM or SIGINT drains (requests in flight get --drain-timeout) and exits 0; a second one ends
  *          at once. An engine whose step takes longer than --watchdog is given up with exit code 70: a server
  *          that looks healthy and never answers is worse than none. */
+#include "app/bench.h"
 #include "app/load.h"
 #include "hub/hub.h"
 #include "serve/serve.h"
@@ -257,6 +258,8 @@ static int run(serve_options *o, ig_loaded *l) {
     o->http.tier = ig_tier_name(l->tier);
     o->http.tier_sampled = ig_tier_name(l->tier_sampled);
     o->http.model_created_s = l->modified_s;
+    const ig_bench_text isa = ig_bench_isa(l->model); /* lives as long as the server */
+    o->http.isa = isa.s;
     if (ig_serve_start(&s, &o->http, l->engine, l->tokenizer, l->chat, &err))
         return err.code == IG_EBUSY ? say_taken(o, "") : ig_app_fail(&err);
     snprintf(url, sizeof url, strchr(o->host, ':') ? "http://[%s]:%d" : "http://%s:%d", o->host,
@@ -364,6 +367,7 @@ int ig_cmd_serve(int argc, char **argv) {
          .help = "requests that may wait"},
         IG_LOAD_OPTIONS(o.load),
         IG_TEMPLATE_OPTION(o.load),
+        {"no-metrics", .kind = IG_OPT_BOOL, .to = &o.http.no_metrics, .help = "no figures for Prometheus at /metrics"},
         {"log-level", .kind = IG_OPT_TEXT, .to = &o.log_level, .value = "LEVEL",
          .help = "debug, info, warn or error"},
         {"log-json", .kind = IG_OPT_BOOL, .to = &o.log_json, .help = "log lines as JSON objects"},

@@ -489,6 +489,8 @@ ig_engine_stats ig_engine_stats_of(ig_engine *e) {
         .n_canceled = atomic_load(&c->n_canceled),
         .n_failed = atomic_load(&c->n_failed),
         .n_done = atomic_load(&c->n_done),
+        .n_hits = atomic_load(&c->n_hits),
+        .n_misses = atomic_load(&c->n_misses),
         .stage = (ig_engine_stage)atomic_load(&c->stage),
         .n_step_rows = atomic_load(&c->n_step_rows),
         .kv = {.n_groups = e->model.kv.n_groups,

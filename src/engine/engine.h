@@ -159,6 +159,7 @@ typedef struct ig_engine_stats {
     int n_running, n_queued, n_prefilling, n_slots, n_ctx, n_threads;
     uint64_t n_steps, n_rows, n_prompt_tokens, n_cached_tokens, n_generated_tokens;
     uint64_t n_canceled, n_failed, n_done;
+    uint64_t n_hits, n_misses; /* requests that found a part of their prompt computed, and those that did not */
     ig_engine_stage stage;    /* where in the step the engine is, */
     int n_step_rows;          /* and with how many rows */
     ig_kv_stats kv;
@@ -166,6 +167,21 @@ typedef struct ig_engine_stats {
 ig_engine_stats ig_engine_stats_of(ig_engine *e);
 ig_engine_plan ig_engine_plan_of(const ig_engine *e);
 
+/* How values were spread since the start: n[i] of them were at most bound[i] and more than the one before, the
+ * last n more than all. Any thread; each number is right by itself. */
+enum { IG_HISTOGRAM_BOUNDS = 15 };
+typedef struct ig_histogram {
+    const uint64_t *bound; /* [IG_HISTOGRAM_BOUNDS] */
+    uint64_t n[IG_HISTOGRAM_BOUNDS + 1], sum;
+} ig_histogram;
+typedef struct ig_engine_metrics {
+    ig_histogram step_rows;         /* of each step */
+    ig_histogram first_token_ns;    /* of each request that got one: from submit */
+    ig_histogram between_tokens_ns; /* of each token behind the first */
+    ig_histogram queue_ns;          /* of each request that began */
+    uint64_t prefill_ns, decode_ns; /* of all requests together: from their begin to their first token; from there on */
+} ig_engine_metrics;
+ig_engine_metrics ig_engine_metrics_of(const ig_engine *e);
 
 /* The logits of the last n_last rows of `prompt` (at most a whole context), [n_last][n_vocab]. It queues like
  * a request and shares its steps with the others; no cached prefix is used and none is left. Waits until it

@@ -52,6 +52,21 @@ static ig_status refused(ig_gen_params p, const char *part) {
     return st;
 }
 
+TEST(a_value_is_counted_under_the_first_bound_that_it_does_not_pass) {
+    ig_engine_spread s = {0};
+    const uint64_t last = ig_bounds_rows[IG_HISTOGRAM_BOUNDS - 1], values[] = {0, 1, 2, 8, 9, last, last + 1};
+    const int at[] = {0, 0, 1, 5, 6, IG_HISTOGRAM_BOUNDS - 1, IG_HISTOGRAM_BOUNDS};
+    uint64_t sum = 0;
+    for (int i = 0; i < 7; i++) {
+        const uint64_t before = atomic_load(&s.n[at[i]]);
+        ig_spread_note(&s, ig_bounds_rows, values[i]);
+        CHECK(atomic_load(&s.n[at[i]]) == before + 1);
+        CHECK(atomic_load(&s.sum) == (sum += values[i]));
+    }
+    for (int i = 1; i < IG_HISTOGRAM_BOUNDS; i++)
+        CHECK(ig_bounds_rows[i] > ig_bounds_rows[i - 1] && ig_bounds_ns[i] > ig_bounds_ns[i - 1]);
+}
+
 /* ---- doors ------------------------------------------------------------------------------------------ */
 
 TEST(a_request_runs_to_its_end_and_its_numbers_are_right) {

@@ -125,11 +125,19 @@ void ig_gen_tell(ig_gen *g); /* engine thread: something became visible */
 
 /* ---- the engine ------------------------------------------------------------------------------------- */
 
+/* metrics.c: a histogram's numbers. */
+typedef struct ig_engine_spread {
+    _Atomic uint64_t n[IG_HISTOGRAM_BOUNDS + 1], sum;
+} ig_engine_spread;
+void ig_spread_note(ig_engine_spread *s, const uint64_t bound[IG_HISTOGRAM_BOUNDS], uint64_t value);
+extern const uint64_t ig_bounds_ns[IG_HISTOGRAM_BOUNDS], ig_bounds_rows[IG_HISTOGRAM_BOUNDS];
+
 /* Written by the engine thread, read by anyone, each number by itself. */
 typedef struct ig_engine_counts {
     _Atomic int n_running, n_prefilling, stage, n_step_rows, n_free[IG_KV_GROUPS_MAX], n_cached[IG_KV_GROUPS_MAX];
     _Atomic uint64_t n_steps, n_rows, n_prompt_tokens, n_cached_tokens, n_generated_tokens, n_canceled,
-        n_failed, n_done, n_paused, n_lookup_tokens, n_hit_tokens, n_evicted;
+        n_failed, n_done, n_paused, n_lookup_tokens, n_hit_tokens, n_evicted, n_hits, n_misses, prefill_ns, decode_ns;
+    ig_engine_spread step_rows, first_token_ns, between_tokens_ns, queue_ns;
 } ig_engine_counts;
 
 /* What a step costs: row_ns for a row and key_ns for a key that it sees in one layer, by least squares over the

@@ -176,6 +176,8 @@ static void begin(ig_engine *e, ig_gen *g) {
     atomic_store(&g->n_cached, g->seq->n_tokens);
     atomic_store(&g->n_prefilled, g->seq->n_tokens);
     atomic_store(&g->admit_ns, ig_clock_ns());
+    ig_spread_note(&e->counts.queue_ns, ig_bounds_ns, atomic_load(&g->admit_ns) - g->submit_ns);
+    if (g->use_prefix_cache) atomic_fetch_add(g->seq->n_tokens > 0 ? &e->counts.n_hits : &e->counts.n_misses, 1);
     atomic_store(&g->state, IG_GEN_PREFILL);
     atomic_fetch_add(&e->counts.n_prompt_tokens, (uint64_t)g->n_prompt);
     atomic_fetch_add(&e->counts.n_cached_tokens, (uint64_t)g->seq->n_tokens);

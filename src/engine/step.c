@@ -40,10 +40,18 @@ static void emit(ig_engine *e, ig_gen *g, float *logits) {
         ig_sample_logprobs(s, logits, (uint32_t)token, g->top_logprobs, &g->own[n],
                            g->top + (size_t)n * (size_t)g->top_logprobs);
     if (n == 0) {
+        const uint64_t begun = atomic_load(&g->admit_ns);
+        ig_spread_note(&e->counts.first_token_ns, ig_bounds_ns, now - g->submit_ns);
+        atomic_fetch_add(&e->counts.prefill_ns, now - begun);
         atomic_store(&g->first_ns, now);
         atomic_store(&g->state, IG_GEN_DECODE);
         /* Others with this prompt need not wait for its last token. */
         if (g->use_prefix_cache) ig_sched_remember(e, g, g->seq->n_tokens);
+    }
+    if (n > 0) {
+        const uint64_t gap = now - atomic_load(&g->last_ns);
+        ig_spread_note(&e->counts.between_tokens_ns, ig_bounds_ns, gap);
+        atomic_fetch_add(&e->counts.decode_ns, gap);
     }
     g->ids[g->n_ids++] = (uint32_t)token;
     atomic_store(&g->last_ns, now);
@@ -96,6 +104,7 @@ static ig_status run(ig_engine *e, ig_gen *const *gens, int n, ig_err *err) {
     }
     atomic_fetch_add(&e->counts.n_steps, 1);
     atomic_fetch_add(&e->counts.n_rows, (uint64_t)rows.n_rows);
+    ig_spread_note(&e->counts.step_rows, ig_bounds_rows, (uint64_t)rows.n_rows);
     return IG_OK;
 }
 

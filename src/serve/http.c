@@ -47,6 +47,7 @@ ig_serve_config ig_serve_defaults(void) {
         .version = "unknown",
         .tier = "unknown",
         .tier_sampled = "unknown",
+        .isa = "unknown",
         .body_max_bytes = 32u << 20,
         .connections_max = 512,
         .sse_ping_s = 15,
@@ -307,6 +308,7 @@ static void end_job(ig_serve_conn *c, bool sent) {
     ig_serve *s = c->s;
     ig_serve_job *job = c->job;
     ig_serve_log_finished(c, job, sent);
+    ig_serve_count_end(s, job, sent);
     if (job->n_choices) {
         uint64_t us = (ig_clock_ns() - job->started_ns) / 1000, mean = atomic_load(&s->mean_job_us);
         atomic_store(&s->mean_job_us, mean ? (mean * 7 + us) / 8 : us);
@@ -324,6 +326,7 @@ static void on_completed(void *cls, struct MHD_Connection *m, void **context,
     if (!c) return;
     *context = NULL;
     if (c->job) end_job(c, how == MHD_REQUEST_TERMINATED_COMPLETED_OK);
+    ig_serve_count_answer(c->s, c->route, c->status);
     c->route = NULL; /* the next request may break before it has a line */
     c->request_id[0] = 0;
     atomic_store(&c->waits, false);

@@ -282,6 +282,8 @@ struct ig_serve_route {
 unsigned ig_serve_method(const char *name);
 /* NULL: no such path. *arg: what follows a prefix route. */
 const ig_serve_route *ig_serve_route_find(const char *path, const char **arg);
+int ig_serve_route_index(const ig_serve_route *r);
+const ig_serve_route *ig_serve_route_at(int i); /* NULL: there are no more */
 void ig_serve_allow_header(const ig_serve_route *r, char *out, size_t n);
 
 bool ig_serve_host_allowed(const char *host, const char *bind_host, const char *const *allowed);
@@ -331,6 +333,13 @@ enum MHD_Result ig_serve_send_json(ig_serve_conn *c, bool built, ig_buf *body);
 enum MHD_Result ig_serve_get_page(ig_serve_conn *c);
 enum MHD_Result ig_serve_send_options(ig_serve_conn *c);
 
+/* ---- metrics.c ----------------------------------------------------------------------------------------- */
+
+enum { IG_SERVE_ROUTES_MAX = 96, IG_SERVE_STATUSES = 21, IG_SERVE_ENDS = 4, IG_SERVE_REJECTED = 3 };
+void ig_serve_count_answer(ig_serve *s, const ig_serve_route *route, int status); /* net thread, as all of them */
+void ig_serve_count_end(ig_serve *s, const ig_serve_job *job, bool sent);
+enum MHD_Result ig_serve_get_metrics(ig_serve_conn *c);
+
 /* ---- the server ---------------------------------------------------------------------------------------- */
 
 /* http.c: how many connections `limit` open files allow; 0: none. */
@@ -364,6 +373,8 @@ struct ig_serve {
     ig_serve_prep *prep;
     uint64_t body_budget_bytes, body_used_bytes; /* net thread */
     _Atomic uint64_t mean_job_us;
+    uint64_t n_answers[IG_SERVE_ROUTES_MAX + 1][IG_SERVE_STATUSES]; /* net thread, as the next two; metrics.c */
+    uint64_t n_ended[IG_SERVE_ENDS], n_rejected[IG_SERVE_REJECTED];
     _Atomic uint64_t last_ttft_us, last_prefill_mtps, last_decode_mtps; /* milli-tokens a second */
 };
 
