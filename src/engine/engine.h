@@ -77,6 +77,7 @@ typedef struct ig_gen_params {
     const uint32_t *eos;    /* end tokens, copied; n_eos <= 16 */
     int n_eos;
     bool use_prefix_cache;
+    bool vector;            /* the prompt's vector instead of tokens (ig_engine_config.pooling); sampling counts for nothing */
     int top_logprobs;       /* -1: none; 0..20: record the sampled token's log-probability and this many */
     /* Called on the engine thread after new tokens or the end became visible; must be quick, must not
      * allocate, and must not call back into the engine (the readers below are fine). Not called any more
@@ -94,6 +95,7 @@ typedef struct ig_engine_config {
     int prefill_chunk_ms;    /* and its longest time, for those who cancel or come: 240; 0: no limit */
     int prefill_slice_ms;    /* longest step while somebody decodes: 120 */
     int queue_max;           /* waiting requests: 64 */
+    ig_pooling pooling;      /* of vectors: LAST or MEAN; NONE: there are none */
 } ig_engine_config;
 
 ig_engine_config ig_engine_defaults(void);
@@ -137,6 +139,10 @@ const char *ig_gen_error(const ig_gen *g); /* after IG_FINISH_FAILED */
 /* Sleeps until there are more than n_seen tokens or the end; for callers without notify. False: timeout
  * (negative: none). */
 bool ig_gen_wait(ig_gen *g, int n_seen, int64_t timeout_ns);
+
+/* Of a request for a vector that has ended with IG_FINISH_LENGTH: [*width], the pooled row after the final norm, as long
+ * as the request lives. Any prompt of 1 to a whole context of tokens; no cached prefix is used and none is left. */
+const float *ig_gen_vector(const ig_gen *g, int *width);
 
 typedef struct ig_logprob {
     uint32_t id;

@@ -27,11 +27,15 @@ enum {
 
 typedef struct ig_backend {
     void *ud;
-    ig_status (*forward)(void *ud, ig_arena *arena, const ig_rows *rows, float *logits, ig_err *err);
-    size_t (*plan)(void *ud, int n_rows, int n_want, int n_ctx);
+    /* Of rows->want the last n_hidden give vectors. */
+    ig_status (*forward)(void *ud, ig_arena *arena, const ig_rows *rows, float *logits, float *hidden, int n_hidden,
+                         ig_err *err);
+    size_t (*plan)(void *ud, int n_rows, int n_logits, int n_hidden, int n_ctx);
     ig_argmax_fn *argmax;
     ig_exp_fn *exp;
     int n_vocab, n_ctx, n_threads;
+    int width;    /* of a vector */
+    bool no_head; /* vectors only */
     ig_kv_shape kv; /* as the pool keeps it (ig_kv_kept) */
     bool two_parts; /* as the model multiplies: only told on */
     const ig_fmt *number; /* tier l1: what logits are rounded to; else NULL */
@@ -91,6 +95,7 @@ struct ig_gen {
     void (*notify)(void *ud);
     void *notify_ud;
     uint64_t submit_ns;
+    int width;              /* of a vector; 0: tokens are wanted */
     float *last_logits;     /* ig_engine_logits: [n_last][n_vocab] of the waiting caller; else NULL */
     int n_last;
 
@@ -107,6 +112,8 @@ struct ig_gen {
 
     /* Written by the engine thread; n_tokens and finish are what readers wait for. */
     uint32_t *ids;          /* [n_prompt + max_tokens] */
+    float *vector;          /* [width] */
+    double *sum;            /* [width] of rows so far: mean; else NULL */
     ig_logprob *own, *top;  /* [max_tokens], [max_tokens][top_logprobs] */
     char error[160];        /* before finish */
     _Atomic int n_tokens, finish, state, n_cached, n_prefilled;
@@ -119,7 +126,12 @@ struct ig_gen {
     _Atomic bool released, notifying;
 };
 
-ig_gen *ig_gen_make(const ig_gen_params *p, int max_tokens, int n_prompt); /* one block; NULL: no memory */
+/* One block; NULL: no memory. width: of the vector that is wanted, 0: none. */
+ig_gen *ig_gen_make(const ig_gen_params *p, int max_tokens, int n_prompt, int width, bool is_mean);
+/* The prompt is all: no token comes after it. */
+static inline bool ig_gen_is_one_pass(const ig_gen *g) {
+    return g->last_logits || g->width > 0;
+}
 void ig_gen_free(ig_gen *g);
 void ig_gen_tell(ig_gen *g); /* engine thread: something became visible */
 
@@ -157,7 +169,9 @@ struct ig_engine {
     void *map;              /* step memory and tables */
     size_t map_bytes;
     ig_arena arena;
-    float *logits;          /* [n_want_max][n_vocab] */
+    float *logits;          /* [n_logits_max][n_vocab] */
+    float *hidden;          /* [n_hidden_max][width] */
+    int n_logits_max, n_hidden_max, n_hidden; /* of this step: the last rows wanted */
     ig_sampler sampler;
     int n_rows_max, n_want_max;
     uint32_t *row_token;    /* [n_rows_max], and so on: the step's ig_rows */

@@ -39,7 +39,7 @@ static void leave_running(ig_engine *e, ig_gen *g) {
  * after it do; a chunk of one does so, too. From there on a full window is summed in the order of a ring. */
 static int ring_from(const ig_gen *g) {
     const int n = g->n_prompt - 1;
-    if (g->last_logits) return g->n_prompt; /* no generation: one pass */
+    if (ig_gen_is_one_pass(g)) return g->n_prompt; /* no generation: one pass */
     return n > 1 && n % MLX_CHUNK_TOKENS == 1 ? n - 1 : n;
 }
 /* So rows from there on are this request's alone: how many may be shared with others. */
@@ -276,7 +276,7 @@ void ig_sched_choose(ig_engine *e) {
     for (int i = 0; i < e->n_running; i++) {
         ig_gen *g = e->running[i];
         g->n_take = 0;
-        if (pending(g) == 1 && !g->last_logits) {
+        if (pending(g) == 1 && !ig_gen_is_one_pass(g)) {
             g->n_take = 1;
             n_decode++;
             continue;

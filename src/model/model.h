@@ -121,6 +121,11 @@ ig_status ig_model_forward(ig_model *m, ig_arena *arena, const ig_rows *rows, fl
  * the row of its last token (Qwen3-Embedding: an <|endoftext|> that the caller puts there) through
  * ig_embedding_finish. Equal by bits alone, in a batch and in chunks, as logits are. */
 ig_status ig_model_hidden(ig_model *m, ig_arena *arena, const ig_rows *rows, float *hidden, ig_err *err);
+/* One step for both: of rows->want the last n_hidden give vectors, and those before them logits. */
+ig_status ig_model_step(ig_model *m, ig_arena *arena, const ig_rows *rows, float *logits, float *hidden, int n_hidden,
+                        ig_err *err);
+/* Arena bytes of such a step, of at most n_logits and n_hidden rows wanted. */
+size_t ig_model_plan_step(const ig_model *m, int n_rows, int n_logits, int n_hidden, int n_ctx);
 /* Ids of a text. */
 typedef struct ig_token_list {
     const uint32_t *v;
