@@ -143,6 +143,7 @@ typedef struct ig_loaded {
     ig_model *model;           /* NULL when text_only */
     ig_engine *engine;         /* NULL when text_only or no_engine */
     ig_engine_plan plan;
+    ig_pooling pooling;        /* of vectors that the engine gives */
     ig_tier tier, tier_sampled; /* of answers at temperature 0, and above; nodes.h */
     int n_threads;
     uint64_t load_ns;          /* all of it: the two that follow run side by side */

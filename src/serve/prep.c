@@ -353,6 +353,10 @@ static void prepare(ig_serve_prep *p, ig_serve_conn *c) {
     case IG_SERVE_APPLY_TEMPLATE: apply_template(p, job); break;
     case IG_SERVE_TOKENIZE: tokenize(p, job); break;
     case IG_SERVE_DETOKENIZE: detokenize(job); break;
+    case IG_SERVE_EMBEDDINGS:
+        job->substituted = !names_us(job->s, job->req.model);
+        ig_serve_embed_begin(job, p->scratch, p->longest, ig_serve_ring_slot(p->s->watch, c->index));
+        break;
     case IG_SERVE_N_KINDS: break;
     }
 }

@@ -122,9 +122,10 @@ static bool put_model(ig_serve *s, ig_buf *out) {
            ig_buf_addf(
                out,
                ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"ingle\",\"context_window\":%d,"
-               "\"max_safe_context\":%d,\"chat_template\":%s,\"vision\":false,\"reasoning\":false,"
+               "\"max_safe_context\":%d,\"chat_template\":%s,\"embeddings\":%s,\"vision\":false,\"reasoning\":false,"
                "\"tools\":false,\"loaded\":true,\"size_bytes\":%llu,\"adapters\":[]}",
                (long long)s->config.model_created_s, plan.n_ctx, plan.n_ctx, s->template ? "true" : "false",
+               s->config.pooling ? "true" : "false",
                (unsigned long long)plan.weights_bytes);
 }
 
@@ -234,6 +235,8 @@ static const ig_serve_route routes[] = {
     POST("/tokenize", IG_SERVE_TOKENIZE),
     POST("/detokenize", IG_SERVE_DETOKENIZE),
     POST("/apply-template", IG_SERVE_APPLY_TEMPLATE),
+    POST("/v1/embeddings", IG_SERVE_EMBEDDINGS),
+    POST("/embeddings", IG_SERVE_EMBEDDINGS),
     GET("/metrics", ig_serve_get_metrics, false),
 };
 enum { N_ROUTES = sizeof routes / sizeof *routes };
