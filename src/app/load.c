@@ -147,7 +147,8 @@ static ig_status load_model(ig_loaded *l, const ig_load_options *o, ig_err *err)
                                  .tier_max = ig_load_tier(o),
                                  .kv_kind = ig_load_kv_kind(o),
                                  .two_parts = o->act_bits == 16,
-                                 .memory_budget_bytes = budget,
+                                 .memory_budget_bytes = o->plan_only ? 0 : budget,
+                                 .plan_only = o->plan_only,
                                  .progress = show ? show_progress : NULL,
                                  .progress_ud = &p};
     st = ig_model_open(&l->model, (ig_checkpoint){l->gguf, l->snapshot}, &mo, err);

@@ -37,6 +37,7 @@ typedef struct ig_load_options {
     const char *chat_template; /* a file instead of the model's own; NULL: that one */
     bool text_only;         /* tokenizer and template, no weights and no engine */
     bool no_engine;         /* weights but no engine thread: the caller drives the model itself */
+    bool plan_only;         /* no weight is read, nothing can run; with no_engine */
     bool vectors;           /* a model without a head will do */
     bool quiet;             /* no progress on a terminal */
 } ig_load_options;

@@ -258,6 +258,31 @@ ig_status ig_engine_start(ig_engine **out, ig_model *m, const ig_engine_config *
     return ig_engine_start_on(out, &b, c, err);
 }
 
+ig_status ig_engine_fit_on(ig_engine_fit *out, const ig_backend *b, const ig_engine_config *c, ig_err *err) {
+    ig_status st = check_config(b, c, err);
+    if (st) return st;
+    uint64_t usable = c->memory_budget_bytes;
+    if (usable == 0) usable = add(ig_memory_available_bytes(), b->weights_bytes) / 4 * 3;
+    const int n_ctx = c->n_ctx ? c->n_ctx : b->n_ctx;
+    int lo = 0, hi = b->n_ctx;
+    *out = (ig_engine_fit){.reserve_bytes = RESERVE_BYTES};
+    out->plan = plan_of(b, c, usable, n_ctx, all_blocks(c, n_ctx));
+    out->plan.fits = is_within(&out->plan, c);
+    while (lo < hi) {
+        const int mid = lo + (hi - lo + 1) / 2;
+        const ig_engine_plan p = plan_of(b, c, usable, mid, all_blocks(c, mid));
+        if (is_within(&p, c)) lo = mid;
+        else hi = mid - 1;
+    }
+    out->n_ctx_max = lo >= 2 ? lo : 0;
+    return IG_OK;
+}
+
+ig_status ig_engine_fit_make(ig_engine_fit *out, const ig_model *m, const ig_engine_config *c, ig_err *err) {
+    const ig_backend b = ig_engine_backend(m);
+    return ig_engine_fit_on(out, &b, c, err);
+}
+
 /* ---- life ------------------------------------------------------------------------------------------- */
 
 ig_status ig_engine_make_on(ig_engine **out, const ig_backend *b, const ig_engine_config *c, ig_err *err) {

@@ -116,6 +116,15 @@ typedef struct ig_engine_plan {
 ig_status ig_engine_plan_make(ig_engine_plan *out, const ig_model *m, const ig_engine_config *c,
                               ig_err *err);
 
+/* What n_slots requests of n_ctx tokens each need at once, whether it fits or not (plan.fits), by the arithmetic of the
+ * plan that start makes; and the largest context with which so many fit, up to the model's: 0, none does. */
+typedef struct ig_engine_fit {
+    ig_engine_plan plan;
+    uint64_t reserve_bytes; /* a part of the total: stacks, requests */
+    int n_ctx_max;
+} ig_engine_fit;
+ig_status ig_engine_fit_make(ig_engine_fit *out, const ig_model *m, const ig_engine_config *c, ig_err *err);
+
 typedef struct ig_engine ig_engine;
 typedef struct ig_gen ig_gen; /* one generation; counted references: submit gives one to the caller */
 

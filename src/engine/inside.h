@@ -198,6 +198,7 @@ ig_backend ig_engine_backend(const ig_model *m);
 
 /* engine.c; without a thread, for tests: make, submit, turn, free. */
 ig_status ig_engine_plan_on(ig_engine_plan *out, const ig_backend *b, const ig_engine_config *c, ig_err *err);
+ig_status ig_engine_fit_on(ig_engine_fit *out, const ig_backend *b, const ig_engine_config *c, ig_err *err);
 ig_status ig_engine_make_on(ig_engine **out, const ig_backend *b, const ig_engine_config *c, ig_err *err);
 ig_status ig_engine_start_on(ig_engine **out, const ig_backend *b, const ig_engine_config *c, ig_err *err);
 void ig_engine_free(ig_engine *e); /* nothing runs or waits any more */

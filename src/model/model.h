@@ -86,6 +86,7 @@ typedef struct ig_model_options {
     ig_kv_kind kv_kind;           /* what the pool keeps: F16 or 8 */
     bool two_parts;               /* int8 activations, if any weight eats them, as sums of two (ig_run) */
     uint64_t memory_budget_bytes; /* for the weights; 0: no bound */
+    bool plan_only;               /* no weight is read: what comes can be planned with, and nothing else */
     void (*progress)(void *ud, uint64_t done_bytes, uint64_t total_bytes); /* or NULL; any thread */
     void *progress_ud;
 } ig_model_options;
