@@ -134,6 +134,7 @@ int ig_cmd_chat(int argc, char **argv);
 int ig_cmd_generate(int argc, char **argv);
 int ig_cmd_tokens(int argc, char **argv);
 int ig_cmd_embed(int argc, char **argv);
+int ig_cmd_fit(int argc, char **argv);
 int ig_cmd_show(int argc, char **argv);
 int ig_cmd_tiers(int argc, char **argv);
 int ig_cmd_bench(int argc, char **argv);

@@ -4,6 +4,7 @@
  * End:     SIGTERM or SIGINT drains (requests in flight get --drain-timeout) and exits 0; a second one ends
  *          at once. An engine whose step takes longer than --watchdog is given up with exit code 70: a server
  *          that looks healthy and never answers is worse than none. */
+#include "app/bench.h"
 #include "app/load.h"
 #include "hub/hub.h"
 #include "serve/serve.h"
@@ -24,7 +25,7 @@ enum { WATCH_MS = 1000, GIVE_UP_MS = 3000, KEYS_FILE_MAX = 65536, PROBE_TIMEOUT_
 typedef struct serve_options {
     ig_load_options load;
     ig_serve_config http;
-    const char *host, *alias, *log_level, *key_file;
+    const char *host, *alias, *log_level, *key_file, *embeddings;
     ig_option_list hosts, origins, keys;
     ig_biases biases;
     char *file_keys; /* the text of --api-key-file, cut into lines */
@@ -259,6 +260,10 @@ static int run(serve_options *o, ig_loaded *l) {
     o->http.tier = ig_tier_name(l->tier);
     o->http.tier_sampled = ig_tier_name(l->tier_sampled);
     o->http.model_created_s = l->modified_s;
+    o->http.pooling = l->pooling;
+    o->http.width = ig_model_config_of(l->model)->width;
+    const ig_bench_text isa = ig_bench_isa(l->model); /* lives as long as the server */
+    o->http.isa = isa.s;
     if (ig_serve_start(&s, &o->http, l->engine, l->tokenizer, l->chat, &err))
         return err.code == IG_EBUSY ? say_taken(o, "") : ig_app_fail(&err);
     snprintf(url, sizeof url, strchr(o->host, ':') ? "http://[%s]:%d" : "http://%s:%d", o->host,
@@ -295,6 +300,11 @@ static int start(serve_options *o, int argc, char **argv) {
         (code = check_exposure(o)))
         return code;
     if ((code = ig_biases_read(&o->biases, &o->http.sampling))) return code;
+    if (o->embeddings && !strcmp(o->embeddings, "mean")) o->load.engine.pooling = IG_POOLING_MEAN;
+    else if (o->embeddings && !strcmp(o->embeddings, "last")) o->load.engine.pooling = IG_POOLING_LAST;
+    else if (o->embeddings && strcmp(o->embeddings, "auto") != 0)
+        return ig_app_say(IG_EXIT_USAGE, "--embeddings is \"%.40s\"; it is one of auto last mean", o->embeddings);
+    o->load.vectors = true;
     o->http.body_max_bytes = (size_t)o->body_max;
     o->http.seed_fixed = o->seeded;
     o->http.allowed_hosts = o->hosts.n ? o->hosts.v : NULL;
@@ -366,6 +376,9 @@ int ig_cmd_serve(int argc, char **argv) {
          .help = "requests that may wait"},
         IG_LOAD_OPTIONS(o.load),
         IG_TEMPLATE_OPTION(o.load),
+        {"embeddings", .kind = IG_OPT_TEXT, .to = &o.embeddings, .value = "HOW",
+         .help = "vectors of texts at /v1/embeddings: auto (of models made for it), last or mean"},
+        {"no-metrics", .kind = IG_OPT_BOOL, .to = &o.http.no_metrics, .help = "no figures for Prometheus at /metrics"},
         {"log-level", .kind = IG_OPT_TEXT, .to = &o.log_level, .value = "LEVEL",
          .help = "debug, info, warn or error"},
         {"log-json", .kind = IG_OPT_BOOL, .to = &o.log_json, .help = "log lines as JSON objects"},

@@ -163,7 +163,8 @@ static ig_status load_model(ig_loaded *l, const ig_load_options *o, ig_err *err)
                                  .kv_config = &kv_config,
                                  .kv_kind = ig_load_kv_kind(o),
                                  .two_parts = o->act_bits == 16,
-                                 .memory_budget_bytes = budget,
+                                 .memory_budget_bytes = o->plan_only ? 0 : budget,
+                                 .plan_only = o->plan_only,
                                  .progress = show ? show_progress : NULL,
                                  .progress_ud = &p};
     st = ig_model_open(&l->model, (ig_checkpoint){l->gguf, l->snapshot}, &mo, err);
@@ -250,6 +251,13 @@ ig_status ig_load_plan(ig_engine_plan *out, const ig_model *m, const ig_load_opt
                    wide ? ", --kv-bits 8 keeps more in the same memory" : "");
 }
 
+/* What a model that was made for vectors says, if the engine can do it. */
+static ig_pooling own_pooling(const ig_model *m) {
+    const ig_model_config *c = ig_model_config_of(m);
+    if (c->pooling == IG_POOLING_MEAN || c->pooling == IG_POOLING_LAST) return c->pooling;
+    return c->pooling == IG_POOLING_NONE && c->no_head ? IG_POOLING_LAST : IG_POOLING_NONE;
+}
+
 static ig_status load_parts(ig_loaded *l, const ig_load_options *o, ig_err *err) {
     struct stat info;
     pthread_t thread;
@@ -284,7 +292,10 @@ static ig_status load_parts(ig_loaded *l, const ig_load_options *o, ig_err *err)
                        "%.200s has no head: it gives vectors of texts (ingle embed) and no tokens", l->path);
     if (!o->vectors && (st = ig_load_plan(&l->plan, l->model, o, err))) return st;
     if (o->no_engine) return IG_OK;
-    if ((st = ig_engine_start(&l->engine, l->model, &o->engine, err))) return st;
+    ig_engine_config engine = o->engine;
+    if (o->vectors && engine.pooling == IG_POOLING_NONE) engine.pooling = own_pooling(l->model);
+    l->pooling = engine.pooling;
+    if ((st = ig_engine_start(&l->engine, l->model, &engine, err))) return st;
     l->plan = ig_engine_plan_of(l->engine);
     return IG_OK;
 }

@@ -40,6 +40,7 @@ typedef struct ig_load_options {
     const char *chat_template; /* a file instead of the model's own; NULL: that one */
     bool text_only;         /* tokenizer and template, no weights and no engine */
     bool no_engine;         /* weights but no engine thread: the caller drives the model itself */
+    bool plan_only;         /* no weight is read, nothing can run; with no_engine */
     bool vectors;           /* a model without a head will do */
     bool quiet;             /* no progress on a terminal */
 } ig_load_options;
@@ -155,6 +156,7 @@ typedef struct ig_loaded {
     ig_model *model;           /* NULL when text_only */
     ig_engine *engine;         /* NULL when text_only or no_engine */
     ig_engine_plan plan;
+    ig_pooling pooling;        /* of vectors that the engine gives */
     ig_tier tier, tier_sampled; /* of answers at temperature 0, and above; nodes.h */
     int n_threads;
     uint64_t load_ns;          /* all of it: the two that follow run side by side */

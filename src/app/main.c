@@ -24,6 +24,7 @@ static const struct verb {
     {"tokens", NULL, ig_cmd_tokens, "show how a text is cut into tokens"},
     {"embed", NULL, ig_cmd_embed, "vectors of texts, for search"},
     {"show", NULL, ig_cmd_show, "what a model file holds, and whether it runs here"},
+    {"fit", NULL, ig_cmd_fit, "what a model needs in memory, and the largest context that fits"},
     {"tiers", NULL, ig_cmd_tiers, "whose numbers results are, step by step, and what proves it"},
     {"bench", "benchmark", ig_cmd_bench, "measure speed and memory"},
     {"get", "pull", ig_cmd_get, "download a model from a hub, or go on with a download"},

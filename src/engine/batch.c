@@ -9,7 +9,7 @@
 #include "engine/inside.h"
 
 void ig_batch_fill(ig_engine *e, ig_gen *const *gens, int n, ig_rows *out) {
-    int n_rows = 0, n_want = 0;
+    int n_rows = 0, n_want = 0, n_hidden = 0;
 
     for (int i = 0; i < n; i++) {
         ig_gen *g = gens[i];
@@ -18,8 +18,10 @@ void ig_batch_fill(ig_engine *e, ig_gen *const *gens, int n, ig_rows *out) {
         e->row_kv[i] = g->seq;
         for (int k = 0; k < g->n_take; k++) {
             int pos = g->seq->n_tokens + k;
-            if (pos >= first_wanted) {
-                ig_assert(n_want < e->n_want_max);
+            if (g->width) {
+                n_hidden += g->sum || pos == g->n_prompt - 1;
+            } else if (pos >= first_wanted) {
+                ig_assert(n_want < e->n_logits_max);
                 e->want_gen[n_want] = g;
                 e->want[n_want++] = n_rows;
             }
@@ -27,6 +29,15 @@ void ig_batch_fill(ig_engine *e, ig_gen *const *gens, int n, ig_rows *out) {
             e->row_pos[n_rows] = pos;
             e->row_seq[n_rows++] = i;
         }
+    }
+    /* Vectors behind all logits. */
+    ig_assert(n_want <= e->n_logits_max && n_hidden <= e->n_hidden_max);
+    e->n_hidden = n_hidden;
+    for (int row = 0; row < n_rows && n_hidden > 0; row++) {
+        ig_gen *g = gens[e->row_seq[row]];
+        if (!g->width || (!g->sum && e->row_pos[row] != g->n_prompt - 1)) continue;
+        e->want_gen[n_want] = g;
+        e->want[n_want++] = row;
     }
     *out = (ig_rows){
         .n_rows = n_rows,

@@ -42,10 +42,11 @@ static ig_status check_config(const ig_backend *b, const ig_engine_config *c, ig
 
 /* The step memory and the tables, for measuring (a counting arena) and for taking. */
 static void lay_out_step(ig_engine *e, ig_arena *a) {
-    size_t step = e->model.plan(e->model.ud, e->n_rows_max, e->n_want_max, e->plan.n_ctx);
+    size_t step = e->model.plan(e->model.ud, e->n_rows_max, e->n_logits_max, e->n_hidden_max, e->plan.n_ctx);
 
     e->arena = (ig_arena){.base = ig_arena_take(a, step), .cap_bytes = step};
-    e->logits = ig_arena_take(a, (size_t)e->n_want_max * (size_t)e->model.n_vocab * sizeof *e->logits);
+    e->logits = ig_arena_take(a, (size_t)e->n_logits_max * (size_t)e->model.n_vocab * sizeof *e->logits);
+    e->hidden = ig_arena_take(a, (size_t)e->n_hidden_max * (size_t)e->model.width * sizeof *e->hidden);
     ig_sampler_lay_out(&e->sampler, a);
 }
 
@@ -70,7 +71,9 @@ static void set_sizes(ig_engine *e, const ig_backend *b, const ig_engine_config 
     e->sampler.exp = b->exp;
     ig_sampler_set_number(&e->sampler, b->number);
     e->n_rows_max = c->prefill_chunk + c->n_slots;
-    e->n_want_max = c->n_slots + LOGITS_ROWS;
+    e->n_logits_max = b->no_head ? 0 : c->n_slots + LOGITS_ROWS;
+    e->n_hidden_max = c->pooling == IG_POOLING_MEAN ? e->n_rows_max : c->pooling == IG_POOLING_LAST ? c->n_slots : 0;
+    e->n_want_max = e->n_logits_max + e->n_hidden_max;
 }
 
 static uint64_t add(uint64_t a, uint64_t b) { /* a sum too large stays too large */
@@ -200,12 +203,13 @@ ig_status ig_engine_plan_on(ig_engine_plan *out, const ig_backend *b, const ig_e
 
 /* ---- the model behind it ---------------------------------------------------------------------------- */
 
-static ig_status model_forward(void *ud, ig_arena *arena, const ig_rows *rows, float *logits, ig_err *err) {
-    return ig_model_forward(ud, arena, rows, logits, err);
+static ig_status model_forward(void *ud, ig_arena *arena, const ig_rows *rows, float *logits, float *hidden,
+                               int n_hidden, ig_err *err) {
+    return ig_model_step(ud, arena, rows, logits, hidden, n_hidden, err);
 }
 
-static size_t model_plan(void *ud, int n_rows, int n_want, int n_ctx) {
-    return ig_model_plan(ud, n_rows, n_want, n_ctx);
+static size_t model_plan(void *ud, int n_rows, int n_logits, int n_hidden, int n_ctx) {
+    return n_hidden ? ig_model_plan_step(ud, n_rows, n_logits, n_hidden, n_ctx) : ig_model_plan(ud, n_rows, n_logits, n_ctx);
 }
 
 ig_backend ig_engine_backend(const ig_model *m) {
@@ -218,6 +222,8 @@ ig_backend ig_engine_backend(const ig_model *m) {
         .argmax = k->op[IG_KERN_ARGMAX]->fn.argmax,
         .exp = k->op[IG_KERN_EXP] ? k->op[IG_KERN_EXP]->fn.exp : NULL,
         .n_vocab = c->n_vocab,
+        .width = c->width,
+        .no_head = c->no_head,
         .n_ctx = c->n_ctx_train,
         .n_threads = ig_pool_threads(ig_model_pool(m)),
         .kv = ig_kv_kept(ig_model_kv_shape(m)),
@@ -236,6 +242,31 @@ ig_status ig_engine_plan_make(ig_engine_plan *out, const ig_model *m, const ig_e
 ig_status ig_engine_start(ig_engine **out, ig_model *m, const ig_engine_config *c, ig_err *err) {
     ig_backend b = ig_engine_backend(m);
     return ig_engine_start_on(out, &b, c, err);
+}
+
+ig_status ig_engine_fit_on(ig_engine_fit *out, const ig_backend *b, const ig_engine_config *c, ig_err *err) {
+    ig_status st = check_config(b, c, err);
+    if (st) return st;
+    uint64_t usable = c->memory_budget_bytes;
+    if (usable == 0) usable = add(ig_memory_available_bytes(), b->weights_bytes) / 4 * 3;
+    const int n_ctx = c->n_ctx ? c->n_ctx : b->n_ctx;
+    int lo = 0, hi = b->n_ctx;
+    *out = (ig_engine_fit){.reserve_bytes = RESERVE_BYTES};
+    out->plan = plan_of(b, c, usable, n_ctx, all_blocks(c, n_ctx));
+    out->plan.fits = is_within(&out->plan, c);
+    while (lo < hi) {
+        const int mid = lo + (hi - lo + 1) / 2;
+        const ig_engine_plan p = plan_of(b, c, usable, mid, all_blocks(c, mid));
+        if (is_within(&p, c)) lo = mid;
+        else hi = mid - 1;
+    }
+    out->n_ctx_max = lo >= 2 ? lo : 0;
+    return IG_OK;
+}
+
+ig_status ig_engine_fit_make(ig_engine_fit *out, const ig_model *m, const ig_engine_config *c, ig_err *err) {
+    const ig_backend b = ig_engine_backend(m);
+    return ig_engine_fit_on(out, &b, c, err);
 }
 
 /* ---- life ------------------------------------------------------------------------------------------- */
@@ -407,11 +438,16 @@ static ig_status hand_over(ig_engine *e, ig_gen *g, ig_err *err) {
 }
 
 ig_status ig_engine_submit(ig_engine *e, const ig_gen_params *p, ig_gen **out, ig_err *err) {
-    ig_status st = check_params(e, p, err);
+    const int width = p->vector ? e->model.width : 0;
+    ig_status st = p->vector ? check_prompt(e, p->prompt, p->n_prompt, e->plan.n_ctx, err) : check_params(e, p, err);
+    if (!st && p->vector && !e->n_hidden_max) st = ig_fail(err, IG_EINVAL, "this engine was not made to give vectors");
+    if (!st && !p->vector && e->model.no_head)
+        st = ig_fail(err, IG_EINVAL, "this model has no head: it gives vectors of texts and no tokens");
     if (st) return st;
 
     int room = e->plan.n_ctx - p->n_prompt, max_tokens = p->max_tokens < room ? p->max_tokens : room;
-    ig_gen *g = ig_gen_make(p, max_tokens, p->n_prompt);
+    if (p->vector) max_tokens = 1; /* no token comes; the plan of its blocks counts one */
+    ig_gen *g = ig_gen_make(p, max_tokens, p->n_prompt, width, e->config.pooling == IG_POOLING_MEAN && p->vector);
     if (!g) return ig_fail(err, IG_ELIMIT, "no memory for a request of %d tokens", p->n_prompt + max_tokens);
     st = hand_over(e, g, err);
     if (!st) *out = g;
@@ -425,7 +461,8 @@ ig_status ig_engine_logits(ig_engine *e, const uint32_t *prompt, int n_prompt, i
     if (!st) st = bound("number of rows", n_last, 1, n_prompt, err);
     if (st) return st;
 
-    ig_gen *g = ig_gen_make(&p, 1, n_prompt);
+    if (e->model.no_head) return ig_fail(err, IG_EINVAL, "this model has no head: it gives vectors of texts and no tokens");
+    ig_gen *g = ig_gen_make(&p, 1, n_prompt, 0, false);
     if (!g) return ig_fail(err, IG_ELIMIT, "no memory for a request of %d tokens", n_prompt);
     g->last_logits = logits;
     g->n_last = n_last;
@@ -475,6 +512,8 @@ ig_engine_stats ig_engine_stats_of(ig_engine *e) {
         .n_canceled = atomic_load(&c->n_canceled),
         .n_failed = atomic_load(&c->n_failed),
         .n_done = atomic_load(&c->n_done),
+        .n_hits = atomic_load(&c->n_hits),
+        .n_misses = atomic_load(&c->n_misses),
         .stage = (ig_engine_stage)atomic_load(&c->stage),
         .n_step_rows = atomic_load(&c->n_step_rows),
         .kv = {.n_groups = e->model.kv.n_groups,

@@ -77,6 +77,7 @@ typedef struct ig_gen_params {
     const uint32_t *eos;    /* end tokens, copied; n_eos <= 16 */
     int n_eos;
     bool use_prefix_cache;
+    bool vector;            /* the prompt's vector instead of tokens (ig_engine_config.pooling); sampling counts for nothing */
     int top_logprobs;       /* -1: none; 0..20: record the sampled token's log-probability and this many */
     /* Called on the engine thread after new tokens or the end became visible; must be quick, must not
      * allocate, and must not call back into the engine (the readers below are fine). Not called any more
@@ -94,6 +95,7 @@ typedef struct ig_engine_config {
     int prefill_chunk_ms;    /* and its longest time, for those who cancel or come: 240; 0: no limit */
     int prefill_slice_ms;    /* longest step while somebody decodes: 120 */
     int queue_max;           /* waiting requests: 64 */
+    ig_pooling pooling;      /* of vectors: LAST or MEAN; NONE: there are none */
 } ig_engine_config;
 
 ig_engine_config ig_engine_defaults(void);
@@ -113,6 +115,15 @@ typedef struct ig_engine_plan {
 
 ig_status ig_engine_plan_make(ig_engine_plan *out, const ig_model *m, const ig_engine_config *c,
                               ig_err *err);
+
+/* What n_slots requests of n_ctx tokens each need at once, whether it fits or not (plan.fits), by the arithmetic of the
+ * plan that start makes; and the largest context with which so many fit, up to the model's: 0, none does. */
+typedef struct ig_engine_fit {
+    ig_engine_plan plan;
+    uint64_t reserve_bytes; /* a part of the total: stacks, requests */
+    int n_ctx_max;
+} ig_engine_fit;
+ig_status ig_engine_fit_make(ig_engine_fit *out, const ig_model *m, const ig_engine_config *c, ig_err *err);
 
 typedef struct ig_engine ig_engine;
 typedef struct ig_gen ig_gen; /* one generation; counted references: submit gives one to the caller */
@@ -138,6 +149,10 @@ const char *ig_gen_error(const ig_gen *g); /* after IG_FINISH_FAILED */
  * (negative: none). */
 bool ig_gen_wait(ig_gen *g, int n_seen, int64_t timeout_ns);
 
+/* Of a request for a vector that has ended with IG_FINISH_LENGTH: [*width], the pooled row after the final norm, as long
+ * as the request lives. Any prompt of 1 to a whole context of tokens; no cached prefix is used and none is left. */
+const float *ig_gen_vector(const ig_gen *g, int *width);
+
 typedef struct ig_logprob {
     uint32_t id;
     float logprob;
@@ -159,6 +174,7 @@ typedef struct ig_engine_stats {
     int n_running, n_queued, n_prefilling, n_slots, n_ctx, n_threads;
     uint64_t n_steps, n_rows, n_prompt_tokens, n_cached_tokens, n_generated_tokens;
     uint64_t n_canceled, n_failed, n_done;
+    uint64_t n_hits, n_misses; /* requests that found a part of their prompt computed, and those that did not */
     ig_engine_stage stage;    /* where in the step the engine is, */
     int n_step_rows;          /* and with how many rows */
     ig_kv_stats kv;
@@ -166,6 +182,21 @@ typedef struct ig_engine_stats {
 ig_engine_stats ig_engine_stats_of(ig_engine *e);
 ig_engine_plan ig_engine_plan_of(const ig_engine *e);
 
+/* How values were spread since the start: n[i] of them were at most bound[i] and more than the one before, the
+ * last n more than all. Any thread; each number is right by itself. */
+enum { IG_HISTOGRAM_BOUNDS = 15 };
+typedef struct ig_histogram {
+    const uint64_t *bound; /* [IG_HISTOGRAM_BOUNDS] */
+    uint64_t n[IG_HISTOGRAM_BOUNDS + 1], sum;
+} ig_histogram;
+typedef struct ig_engine_metrics {
+    ig_histogram step_rows;         /* of each step */
+    ig_histogram first_token_ns;    /* of each request that got one: from submit */
+    ig_histogram between_tokens_ns; /* of each token behind the first */
+    ig_histogram queue_ns;          /* of each request that began */
+    uint64_t prefill_ns, decode_ns; /* of all requests together: from their begin to their first token; from there on */
+} ig_engine_metrics;
+ig_engine_metrics ig_engine_metrics_of(const ig_engine *e);
 
 /* The logits of the last n_last rows of `prompt` (at most a whole context), [n_last][n_vocab]. It queues like
  * a request and shares its steps with the others; no cached prefix is used and none is left. Waits until it

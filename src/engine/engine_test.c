@@ -52,6 +52,92 @@ static ig_status refused(ig_gen_params p, const char *part) {
     return st;
 }
 
+TEST(a_value_is_counted_under_the_first_bound_that_it_does_not_pass) {
+    ig_engine_spread s = {0};
+    const uint64_t last = ig_bounds_rows[IG_HISTOGRAM_BOUNDS - 1], values[] = {0, 1, 2, 8, 9, last, last + 1};
+    const int at[] = {0, 0, 1, 5, 6, IG_HISTOGRAM_BOUNDS - 1, IG_HISTOGRAM_BOUNDS};
+    uint64_t sum = 0;
+    for (int i = 0; i < 7; i++) {
+        const uint64_t before = atomic_load(&s.n[at[i]]);
+        ig_spread_note(&s, ig_bounds_rows, values[i]);
+        CHECK(atomic_load(&s.n[at[i]]) == before + 1);
+        CHECK(atomic_load(&s.sum) == (sum += values[i]));
+    }
+    for (int i = 1; i < IG_HISTOGRAM_BOUNDS; i++)
+        CHECK(ig_bounds_rows[i] > ig_bounds_rows[i - 1] && ig_bounds_ns[i] > ig_bounds_ns[i - 1]);
+}
+
+/* ---- vectors ---------------------------------------------------------------------------------------- */
+
+static void vector_straight(float out[FAKE_WIDTH], const uint32_t *ids, int n, bool mean) {
+    double sum[FAKE_WIDTH] = {0};
+    uint64_t hash = 1;
+    for (int i = 0; i < n; i++) {
+        hash = mix(hash, ids[i]);
+        for (uint32_t k = 0; k < FAKE_WIDTH; k++) sum[k] += (double)(mix(hash, k) & 1023);
+    }
+    for (uint32_t k = 0; k < FAKE_WIDTH; k++) out[k] = mean ? (float)(sum[k] / n) : (float)(mix(hash, k) & 1023);
+}
+
+static void check_vector(ig_gen *g, const uint32_t *ids, int n, bool mean) {
+    float want[FAKE_WIDTH];
+    int width = 0;
+    wait_for_end(g);
+    vector_straight(want, ids, n, mean);
+    CHECK_MSG(ig_gen_finish(g) == IG_FINISH_LENGTH, "%s", ig_gen_error(g));
+    const float *got = ig_gen_vector(g, &width);
+    CHECK(width == FAKE_WIDTH && memcmp(got, want, sizeof want) == 0);
+    CHECK(ig_gen_n_tokens(g) == 0);
+    ig_gen_release(g);
+}
+
+/* With a chunk that cuts texts, and so few blocks that some are paused. */
+TEST(vectors_beside_generations_are_those_of_the_text_alone_for_both_poolings) {
+    enum { TEXTS = 40, LONGEST = 400 };
+    static uint32_t ids[TEXTS][LONGEST];
+    for (int mean = 0; mean < 2; mean++) {
+        ig_engine_config c = fake_config(4, 28);
+        ig_gen *vectors[TEXTS], *tokens[TEXTS];
+        c.prefill_chunk = 48, c.queue_max = 200, c.pooling = mean ? IG_POOLING_MEAN : IG_POOLING_LAST;
+        start(&c, 512);
+        for (int i = 0; i < TEXTS; i++) {
+            const int n = 1 + i * 37 % LONGEST;
+            for (int k = 0; k < n; k++) ids[i][k] = 1 + (uint32_t)(k * 7 + i * 13) % (N_PLAIN - 1);
+            ig_gen_params p = {.prompt = ids[i], .n_prompt = n, .vector = true, .use_prefix_cache = true},
+                          q = params_of(SOME, 8, 60);
+            vectors[i] = submit(&p), tokens[i] = submit(&q);
+        }
+        for (int i = 0; i < TEXTS; i++) check_vector(vectors[i], ids[i], 1 + i * 37 % LONGEST, mean);
+        for (int i = 0; i < TEXTS; i++) {
+            wait_for_end(tokens[i]);
+            CHECK(ig_gen_n_tokens(tokens[i]) == ig_gen_n_tokens(tokens[0]) && ig_gen_n_tokens(tokens[i]) > 0);
+            for (int k = 0; k < ig_gen_n_tokens(tokens[i]); k++)
+                CHECK(ig_gen_token(tokens[i], k) == ig_gen_token(tokens[0], k));
+            if (i > 0) ig_gen_release(tokens[i]);
+        }
+        ig_gen_release(tokens[0]);
+        ig_engine_stop(engine);
+    }
+}
+
+TEST(a_vector_that_is_not_finite_fails_alone_and_an_engine_without_vectors_refuses_them) {
+    const uint32_t bad[] = {5, POISON, 7}, good[] = {5, 6, 7};
+    ig_gen_params p = {.prompt = bad, .n_prompt = 3, .vector = true}, q = {.prompt = good, .n_prompt = 3, .vector = true};
+    ig_engine_config c = fake_config(2, 20);
+    c.pooling = IG_POOLING_MEAN;
+    start(&c, 512);
+    ig_gen *a = submit(&p), *b = submit(&q);
+    wait_for_end(a);
+    CHECK(ig_gen_finish(a) == IG_FINISH_FAILED && strstr(ig_gen_error(a), "not finite"));
+    ig_gen_release(a);
+    check_vector(b, good, 3, true);
+    ig_engine_stop(engine);
+    c.pooling = IG_POOLING_NONE;
+    start(&c, 512);
+    CHECK(refused(q, "not made to give vectors") == IG_EINVAL);
+    ig_engine_stop(engine);
+}
+
 /* ---- doors ------------------------------------------------------------------------------------------ */
 
 TEST(a_request_runs_to_its_end_and_its_numbers_are_right) {

@@ -113,7 +113,7 @@ static void finish_all(void) {
 
 static ig_gen *start_job(const uint32_t *prompt, int n, int n_last, float *logits, bool use_prefix_cache) {
     ig_gen_params p = {.prompt = prompt, .top_logprobs = -1, .use_prefix_cache = use_prefix_cache};
-    ig_gen *g = ig_gen_make(&p, 1, n);
+    ig_gen *g = ig_gen_make(&p, 1, n, 0, false);
     g->last_logits = logits;
     g->n_last = n_last;
     atomic_fetch_add(&engine->n_queued, 1);

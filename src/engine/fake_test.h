@@ -17,7 +17,7 @@
 void ig_test_watch_malloc(bool on);
 int ig_test_watched_mallocs(void); /* since the last call */
 
-enum { V = 96, EOS = 0, FAULT = V - 2, POISON = V - 1, N_PLAIN = V - 2 };
+enum { V = 96, EOS = 0, FAULT = V - 2, POISON = V - 1, N_PLAIN = V - 2, FAKE_WIDTH = 8 };
 
 /* Makes the engines that follow, and the straight computation, sample as tier l1; set back by who sets it.
  * Logits are then of 8 bits, which are numbers of both 16-bit types. */
@@ -93,9 +93,9 @@ static inline bool fake_row(const ig_rows *r, int row, uint64_t *hash) {
 }
 
 static inline ig_status fake_forward(void *ud, ig_arena *arena, const ig_rows *r, float *logits,
-                                     ig_err *err) {
+                                     float *hidden, int n_hidden, ig_err *err) {
     fake *f = ud;
-    int n_want = 0;
+    int n_want = 0, n_vectors = 0;
     (void)arena;
 
     CHECK(atomic_fetch_add(&f->n_running, 1) == 0);
@@ -117,12 +117,16 @@ static inline ig_status fake_forward(void *ud, ig_arena *arena, const ig_rows *r
         uint64_t hash;
         bool good = fake_row(r, i, &hash);
         if (r->token[i] == FAULT) st = ig_fail(err, IG_ELIMIT, "row %d holds the faulty token", i);
-        if (n_want == r->n_want || r->want[n_want] != i) continue;
+        if (n_vectors < n_hidden && r->want[r->n_want - n_hidden + n_vectors] == i) {
+            float *v = hidden + (size_t)n_vectors++ * FAKE_WIDTH;
+            for (uint32_t k = 0; k < FAKE_WIDTH; k++) v[k] = good ? (float)(mix(hash, k) & 1023) : NAN;
+        }
+        if (n_want == r->n_want - n_hidden || r->want[n_want] != i) continue;
         float *out = logits + (size_t)n_want++ * V;
         fake_logits(out, hash);
         if (!good) out[5] = NAN;
     }
-    if (!st) CHECK(n_want == r->n_want);
+    if (!st) CHECK(n_want == r->n_want - n_hidden && n_vectors == n_hidden);
     uint64_t n_keys = 0;
     for (int i = 0; i < r->n_rows; i++) n_keys += (uint64_t)r->pos[i] + 1;
     f->took_ns = f->step_ns + f->row_ns * (uint64_t)r->n_rows + f->key_ns * n_keys;
@@ -131,8 +135,8 @@ static inline ig_status fake_forward(void *ud, ig_arena *arena, const ig_rows *r
     return st;
 }
 
-static inline size_t fake_plan(void *ud, int n_rows, int n_want, int n_ctx) {
-    (void)ud, (void)n_want;
+static inline size_t fake_plan(void *ud, int n_rows, int n_logits, int n_hidden, int n_ctx) {
+    (void)ud, (void)n_logits, (void)n_hidden;
     return (size_t)n_rows * 64u + (size_t)n_ctx;
 }
 
@@ -146,6 +150,7 @@ static inline ig_backend fake_backend(fake *f, int n_ctx) {
         .number = fake_number,
         .n_vocab = V,
         .n_ctx = n_ctx,
+        .width = FAKE_WIDTH,
         .n_threads = 1,
         .kv = f->kv.n_groups ? f->kv : FAKE_KV,
         .weights_bytes = 1000,

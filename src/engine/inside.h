@@ -27,11 +27,15 @@ enum {
 
 typedef struct ig_backend {
     void *ud;
-    ig_status (*forward)(void *ud, ig_arena *arena, const ig_rows *rows, float *logits, ig_err *err);
-    size_t (*plan)(void *ud, int n_rows, int n_want, int n_ctx);
+    /* Of rows->want the last n_hidden give vectors. */
+    ig_status (*forward)(void *ud, ig_arena *arena, const ig_rows *rows, float *logits, float *hidden, int n_hidden,
+                         ig_err *err);
+    size_t (*plan)(void *ud, int n_rows, int n_logits, int n_hidden, int n_ctx);
     ig_argmax_fn *argmax;
     ig_exp_fn *exp;
     int n_vocab, n_ctx, n_threads;
+    int width;    /* of a vector */
+    bool no_head; /* vectors only */
     ig_kv_shape kv; /* as the pool keeps it (ig_kv_kept) */
     bool two_parts; /* as the model multiplies: only told on */
     const ig_fmt *number; /* tier l1: what logits are rounded to; else NULL */
@@ -91,6 +95,7 @@ struct ig_gen {
     void (*notify)(void *ud);
     void *notify_ud;
     uint64_t submit_ns;
+    int width;              /* of a vector; 0: tokens are wanted */
     float *last_logits;     /* ig_engine_logits: [n_last][n_vocab] of the waiting caller; else NULL */
     int n_last;
 
@@ -107,6 +112,8 @@ struct ig_gen {
 
     /* Written by the engine thread; n_tokens and finish are what readers wait for. */
     uint32_t *ids;          /* [n_prompt + max_tokens] */
+    float *vector;          /* [width] */
+    double *sum;            /* [width] of rows so far: mean; else NULL */
     ig_logprob *own, *top;  /* [max_tokens], [max_tokens][top_logprobs] */
     char error[160];        /* before finish */
     _Atomic int n_tokens, finish, state, n_cached, n_prefilled;
@@ -119,17 +126,30 @@ struct ig_gen {
     _Atomic bool released, notifying;
 };
 
-ig_gen *ig_gen_make(const ig_gen_params *p, int max_tokens, int n_prompt); /* one block; NULL: no memory */
+/* One block; NULL: no memory. width: of the vector that is wanted, 0: none. */
+ig_gen *ig_gen_make(const ig_gen_params *p, int max_tokens, int n_prompt, int width, bool is_mean);
+/* The prompt is all: no token comes after it. */
+static inline bool ig_gen_is_one_pass(const ig_gen *g) {
+    return g->last_logits || g->width > 0;
+}
 void ig_gen_free(ig_gen *g);
 void ig_gen_tell(ig_gen *g); /* engine thread: something became visible */
 
 /* ---- the engine ------------------------------------------------------------------------------------- */
 
+/* metrics.c: a histogram's numbers. */
+typedef struct ig_engine_spread {
+    _Atomic uint64_t n[IG_HISTOGRAM_BOUNDS + 1], sum;
+} ig_engine_spread;
+void ig_spread_note(ig_engine_spread *s, const uint64_t bound[IG_HISTOGRAM_BOUNDS], uint64_t value);
+extern const uint64_t ig_bounds_ns[IG_HISTOGRAM_BOUNDS], ig_bounds_rows[IG_HISTOGRAM_BOUNDS];
+
 /* Written by the engine thread, read by anyone, each number by itself. */
 typedef struct ig_engine_counts {
     _Atomic int n_running, n_prefilling, stage, n_step_rows, n_free[IG_KV_GROUPS_MAX], n_cached[IG_KV_GROUPS_MAX];
     _Atomic uint64_t n_steps, n_rows, n_prompt_tokens, n_cached_tokens, n_generated_tokens, n_canceled,
-        n_failed, n_done, n_paused, n_lookup_tokens, n_hit_tokens, n_evicted;
+        n_failed, n_done, n_paused, n_lookup_tokens, n_hit_tokens, n_evicted, n_hits, n_misses, prefill_ns, decode_ns;
+    ig_engine_spread step_rows, first_token_ns, between_tokens_ns, queue_ns;
 } ig_engine_counts;
 
 /* What a step costs: row_ns for a row and key_ns for a key that it sees in one layer, by least squares over the
@@ -149,7 +169,9 @@ struct ig_engine {
     void *map;              /* step memory and tables */
     size_t map_bytes;
     ig_arena arena;
-    float *logits;          /* [n_want_max][n_vocab] */
+    float *logits;          /* [n_logits_max][n_vocab] */
+    float *hidden;          /* [n_hidden_max][width] */
+    int n_logits_max, n_hidden_max, n_hidden; /* of this step: the last rows wanted */
     ig_sampler sampler;
     int n_rows_max, n_want_max;
     uint32_t *row_token;    /* [n_rows_max], and so on: the step's ig_rows */
@@ -176,6 +198,7 @@ ig_backend ig_engine_backend(const ig_model *m);
 
 /* engine.c; without a thread, for tests: make, submit, turn, free. */
 ig_status ig_engine_plan_on(ig_engine_plan *out, const ig_backend *b, const ig_engine_config *c, ig_err *err);
+ig_status ig_engine_fit_on(ig_engine_fit *out, const ig_backend *b, const ig_engine_config *c, ig_err *err);
 ig_status ig_engine_make_on(ig_engine **out, const ig_backend *b, const ig_engine_config *c, ig_err *err);
 ig_status ig_engine_start_on(ig_engine **out, const ig_backend *b, const ig_engine_config *c, ig_err *err);
 void ig_engine_free(ig_engine *e); /* nothing runs or waits any more */

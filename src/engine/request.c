@@ -22,17 +22,20 @@ static void lay_out(ig_gen *g, ig_arena *a) {
 
     g->ids = ig_arena_take(a, ((size_t)g->n_prompt + n) * sizeof *g->ids);
     g->bias = ig_arena_take(a, (size_t)g->sampling.n_logit_bias * sizeof *g->bias);
+    if (g->width) g->vector = ig_arena_take(a, (size_t)g->width * sizeof *g->vector);
+    if (g->sum) g->sum = ig_arena_take(a, (size_t)g->width * sizeof *g->sum);
     g->special = ig_arena_take(a, (size_t)g->sampling.n_xtc_special * sizeof *g->special);
     if (g->top_logprobs < 0) return;
     g->own = ig_arena_take(a, n * sizeof *g->own);
     g->top = ig_arena_take(a, n * (size_t)g->top_logprobs * sizeof *g->top);
 }
 
-ig_gen *ig_gen_make(const ig_gen_params *p, int max_tokens, int n_prompt) {
+ig_gen *ig_gen_make(const ig_gen_params *p, int max_tokens, int n_prompt, int width, bool is_mean) {
+    static double wanted; /* a sum has a place */
     const size_t head = (sizeof(ig_gen) + IG_ALIGN_BYTES - 1) / IG_ALIGN_BYTES * IG_ALIGN_BYTES;
     ig_arena a = {.counting = true};
     ig_gen shape = {.n_prompt = n_prompt, .max_tokens = max_tokens, .top_logprobs = p->top_logprobs,
-                    .sampling = p->sampling};
+                    .sampling = p->sampling, .width = width, .sum = is_mean ? &wanted : NULL};
 
     lay_out(&shape, &a);
     uint8_t *block = calloc(1, head + a.used_bytes);
@@ -42,6 +45,8 @@ ig_gen *ig_gen_make(const ig_gen_params *p, int max_tokens, int n_prompt) {
     g->max_tokens = max_tokens;
     g->top_logprobs = p->top_logprobs;
     g->sampling = p->sampling;
+    g->width = width;
+    g->sum = is_mean ? &wanted : NULL;
     lay_out(g, &(ig_arena){.base = block + head, .cap_bytes = a.used_bytes});
 
     memcpy(g->ids, p->prompt, (size_t)n_prompt * sizeof *g->ids);
@@ -53,7 +58,7 @@ ig_gen *ig_gen_make(const ig_gen_params *p, int max_tokens, int n_prompt) {
     g->sampling.logit_bias = g->bias;
     g->sampling.xtc_special = g->special;
     ig_sample_key(g->key, p->sampling.seed, p->sampling.n_drawn);
-    g->use_prefix_cache = p->use_prefix_cache;
+    g->use_prefix_cache = p->use_prefix_cache && !width;
     g->notify = p->notify;
     g->notify_ud = p->notify_ud;
     atomic_init(&g->n_refs, 2); /* the caller's and the engine's */
@@ -134,6 +139,12 @@ ig_gen_state ig_gen_state_of(const ig_gen *g) {
 
 const char *ig_gen_error(const ig_gen *g) {
     return ig_gen_finish(g) == IG_FINISH_FAILED ? g->error : "";
+}
+
+const float *ig_gen_vector(const ig_gen *g, int *width) {
+    ig_assert(g->width > 0 && ig_gen_finish(g) == IG_FINISH_LENGTH);
+    *width = g->width;
+    return g->vector;
 }
 
 const ig_logprob *ig_gen_logprobs(const ig_gen *g, int i, ig_logprob *own, int *n_top) {

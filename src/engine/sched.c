@@ -39,7 +39,7 @@ static void leave_running(ig_engine *e, ig_gen *g) {
  * after it do; a chunk of one does so, too. From there on a full window is summed in the order of a ring. */
 static int ring_from(const ig_gen *g) {
     const int n = g->n_prompt - 1;
-    if (g->last_logits) return g->n_prompt; /* no generation: one pass */
+    if (ig_gen_is_one_pass(g)) return g->n_prompt; /* no generation: one pass */
     return n > 1 && n % MLX_CHUNK_TOKENS == 1 ? n - 1 : n;
 }
 /* Tier l2: the first of those chunks is the last forward over keys and values that are not quantized. */
@@ -185,6 +185,8 @@ static void begin(ig_engine *e, ig_gen *g) {
     atomic_store(&g->n_cached, g->seq->n_tokens);
     atomic_store(&g->n_prefilled, g->seq->n_tokens);
     atomic_store(&g->admit_ns, ig_clock_ns());
+    ig_spread_note(&e->counts.queue_ns, ig_bounds_ns, atomic_load(&g->admit_ns) - g->submit_ns);
+    if (g->use_prefix_cache) atomic_fetch_add(g->seq->n_tokens > 0 ? &e->counts.n_hits : &e->counts.n_misses, 1);
     atomic_store(&g->state, IG_GEN_PREFILL);
     atomic_fetch_add(&e->counts.n_prompt_tokens, (uint64_t)g->n_prompt);
     atomic_fetch_add(&e->counts.n_cached_tokens, (uint64_t)g->seq->n_tokens);
@@ -283,7 +285,7 @@ void ig_sched_choose(ig_engine *e) {
     for (int i = 0; i < e->n_running; i++) {
         ig_gen *g = e->running[i];
         g->n_take = 0;
-        if (pending(g) == 1 && !g->last_logits) {
+        if (pending(g) == 1 && !ig_gen_is_one_pass(g)) {
             g->n_take = 1;
             n_decode++;
             continue;

@@ -660,7 +660,7 @@ TEST(the_logits_of_many_rows_come_in_the_order_of_the_prompt_beside_other_reques
     uint32_t prompt[N];
     memcpy(prompt, counted(8, N), sizeof prompt);
     ig_gen_params q = {.prompt = prompt, .top_logprobs = -1};
-    ig_gen *g = ig_gen_make(&q, 1, N); /* what ig_engine_logits does, without its wait */
+    ig_gen *g = ig_gen_make(&q, 1, N, 0, false); /* what ig_engine_logits does, without its wait */
     g->last_logits = logits;
     g->n_last = LAST;
     ig_sched_accept(engine, g);

@@ -7,6 +7,7 @@
  * The forward has written nothing that counts: a sequence's n_tokens moves on success only. */
 #include "engine/inside.h"
 
+#include <math.h>
 #include <string.h>
 
 static bool is_end(const ig_gen *g, uint32_t token) {
@@ -40,10 +41,18 @@ static void emit(ig_engine *e, ig_gen *g, float *logits) {
         ig_sample_logprobs(s, logits, (uint32_t)token, g->top_logprobs, &g->own[n],
                            g->top + (size_t)n * (size_t)g->top_logprobs);
     if (n == 0) {
+        const uint64_t begun = atomic_load(&g->admit_ns);
+        ig_spread_note(&e->counts.first_token_ns, ig_bounds_ns, now - g->submit_ns);
+        atomic_fetch_add(&e->counts.prefill_ns, now - begun);
         atomic_store(&g->first_ns, now);
         atomic_store(&g->state, IG_GEN_DECODE);
         /* Others with this prompt need not wait for its last token. */
         if (g->use_prefix_cache) ig_sched_remember(e, g, g->seq->n_tokens);
+    }
+    if (n > 0) {
+        const uint64_t gap = now - atomic_load(&g->last_ns);
+        ig_spread_note(&e->counts.between_tokens_ns, ig_bounds_ns, gap);
+        atomic_fetch_add(&e->counts.decode_ns, gap);
     }
     g->ids[g->n_ids++] = (uint32_t)token;
     atomic_store(&g->last_ns, now);
@@ -69,6 +78,26 @@ static void deliver(ig_engine *e, const ig_rows *rows, int i, const float *logit
     if (pos == g->n_prompt - 1) ig_sched_finish(e, g, IG_FINISH_LENGTH, NULL);
 }
 
+/* A row of a text whose vector is wanted. The mean is a sum in double, ascending by position: no cut of the text
+ * changes it. */
+static void pool(ig_engine *e, const ig_rows *rows, int i, const float *row) {
+    ig_gen *g = e->want_gen[i];
+    double squares = 0;
+    if (g->sum && rows->pos[rows->want[i]] == 0) memset(g->sum, 0, (size_t)g->width * sizeof *g->sum); /* or again, after a pause */
+    for (int k = 0; k < g->width; k++) {
+        if (g->sum) g->sum[k] += (double)row[k];
+        squares += (double)row[k] * (double)row[k];
+    }
+    if (!(squares < (double)INFINITY)) {
+        while (++i < rows->n_want && e->want_gen[i] == g) e->want_gen[i] = NULL;
+        ig_sched_finish(e, g, IG_FINISH_FAILED, "a vector with numbers that are not finite");
+        return;
+    }
+    if (rows->pos[rows->want[i]] != g->n_prompt - 1) return;
+    for (int k = 0; k < g->width; k++) g->vector[k] = g->sum ? (float)(g->sum[k] / (double)g->n_prompt) : row[k];
+    ig_sched_finish(e, g, IG_FINISH_LENGTH, NULL);
+}
+
 static ig_status run(ig_engine *e, ig_gen *const *gens, int n, ig_err *err) {
     ig_rows rows;
     uint64_t start = ig_clock_ns();
@@ -76,7 +105,7 @@ static ig_status run(ig_engine *e, ig_gen *const *gens, int n, ig_err *err) {
     ig_batch_fill(e, gens, n, &rows);
     atomic_store_explicit(&e->counts.n_step_rows, rows.n_rows, memory_order_relaxed);
     atomic_store_explicit(&e->counts.stage, IG_STAGE_FORWARD, memory_order_relaxed);
-    ig_status st = e->model.forward(e->model.ud, &e->arena, &rows, e->logits, err);
+    ig_status st = e->model.forward(e->model.ud, &e->arena, &rows, e->logits, e->hidden, e->n_hidden, err);
     atomic_store_explicit(&e->counts.stage, IG_STAGE_SAMPLE, memory_order_relaxed);
     if (st) return st;
     ig_sched_measure(e, &rows, ig_clock_ns() - start);
@@ -89,13 +118,19 @@ static ig_status run(ig_engine *e, ig_gen *const *gens, int n, ig_err *err) {
     }
     for (int i = 0; i < rows.n_want; i++) {
         ig_gen *g = e->want_gen[i];
-        float *logits = e->logits + (size_t)i * (size_t)e->model.n_vocab;
+        const int vector = i - (rows.n_want - e->n_hidden);
         if (!g) continue; /* an earlier row of it was bad */
+        if (vector >= 0) {
+            pool(e, &rows, i, e->hidden + (size_t)vector * (size_t)e->model.width);
+            continue;
+        }
+        float *logits = e->logits + (size_t)i * (size_t)e->model.n_vocab;
         if (g->last_logits) deliver(e, &rows, i, logits);
         else emit(e, g, logits);
     }
     atomic_fetch_add(&e->counts.n_steps, 1);
     atomic_fetch_add(&e->counts.n_rows, (uint64_t)rows.n_rows);
+    ig_spread_note(&e->counts.step_rows, ig_bounds_rows, (uint64_t)rows.n_rows);
     return IG_OK;
 }
 

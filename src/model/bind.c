@@ -282,11 +282,13 @@ ig_status ig_model_bind(ig_model *m, ig_source *s, const ig_model_options *o, ig
                      ig_size_text_of(m->panels_bytes).s, ig_size_text_of(o->memory_budget_bytes).s);
         goto out;
     }
-    void *pages;
-    if ((st = ig_pages_map(&pages, m->panels_bytes, true, err)) != IG_OK) goto out;
-    m->panels = pages;
-    for (int i = 0; i < b.n_loads; i++) b.loads[i].w->panels = m->panels + b.loads[i].panels_at;
-    if ((st = pack_all(&b, o, err)) != IG_OK) goto out;
+    if (!o->plan_only) {
+        void *pages;
+        if ((st = ig_pages_map(&pages, m->panels_bytes, true, err)) != IG_OK) goto out;
+        m->panels = pages;
+        for (int i = 0; i < b.n_loads; i++) b.loads[i].w->panels = m->panels + b.loads[i].panels_at;
+        if ((st = pack_all(&b, o, err)) != IG_OK) goto out;
+    }
     if (c->tied_head) m->top.w[IG_TOP_HEAD] = m->top.w[IG_TOP_EMBED];
     m->decode_bytes = weight_bytes(&m->top.w[IG_TOP_HEAD]);
     for (int i = 0; i < c->n_layers; i++)

@@ -42,6 +42,17 @@ ig_loss *ig_model_loss(const ig_model *m, ig_run *r, const ig_rows *rows, const 
     return op_loss(r, &head, x, target, grad);
 }
 
+/* Of n of the wanted rows, the first of them number `from`. */
+static ig_tensor *final_norm(const ig_model *m, ig_run *r, const ig_rows *rows, const ig_carry *carry, int from,
+                             int n, int need) {
+    ig_tensor part = *carry->h;
+    if (carry->picked) {
+        part.n_rows = n;
+        if (part.f) part.f += (size_t)from * (size_t)part.n_cols;
+    }
+    return op_norm(r, &part, m->top.v[IG_TOP_NORM], m->config.norm_eps, need, carry->picked ? NULL : rows->want + from, n);
+}
+
 void ig_model_run(const ig_model *m, ig_run *r, const ig_rows *rows, ig_model_out out) {
     const ig_model_config *c = &m->config;
     const ig_model_ropes ropes = ig_model_ropes_of(m, r, rows);
@@ -49,13 +60,16 @@ void ig_model_run(const ig_model *m, ig_run *r, const ig_rows *rows, ig_model_ou
     ig_model_layers(m, r, rows, &ropes, 0, c->n_layers, &carry);
     if (rows->n_want == 0 || r->status != IG_OK) return;
     const ig_head head = {.w = &m->top.w[IG_TOP_HEAD], .softcap = c->final_softcap};
-    const int need = out.wants_hidden ? IG_ACT_F32 : (int)head.w->fmt->act;
-    ig_tensor *x = op_norm(r, carry.h, m->top.v[IG_TOP_NORM], c->norm_eps, need,
-                           carry.picked ? NULL : rows->want, rows->n_want);
-    if (!out.wants_hidden)
+    const int n_logits = rows->n_want - out.n_hidden;
+    const size_t mark = ig_arena_mark(r->arena);
+    if (n_logits > 0) {
+        ig_tensor *x = final_norm(m, r, rows, &carry, 0, n_logits, (int)head.w->fmt->act);
         op_head(r, &head, x, out.logits, (size_t)c->n_vocab);
-    else if (x && x->f)
-        memcpy(out.hidden, x->f, (size_t)rows->n_want * (size_t)c->width * sizeof *x->f);
+        if (out.n_hidden > 0) ig_arena_rewind(r->arena, mark);
+    }
+    if (out.n_hidden == 0 || r->status != IG_OK) return;
+    const ig_tensor *x = final_norm(m, r, rows, &carry, n_logits, out.n_hidden, IG_ACT_F32);
+    if (x && x->f) memcpy(out.hidden, x->f, (size_t)out.n_hidden * (size_t)c->width * sizeof *x->f);
 }
 
 static ig_status forward(ig_model *m, ig_arena *arena, const ig_rows *rows, ig_model_out out, ig_err *err) {
@@ -80,14 +94,20 @@ void ig_model_tap(ig_model *m, ig_tap_fn *tap, void *ud) {
 
 ig_status ig_model_forward(ig_model *m, ig_arena *arena, const ig_rows *rows, float *logits, ig_err *err) {
     ig_assert(rows->n_rows > 0 && (rows->n_want == 0 || logits != NULL));
-    if (m->config.no_head && rows->n_want > 0)
-        return ig_fail(err, IG_EINVAL, "this model has no head: it gives vectors of texts and no tokens");
-    return forward(m, arena, rows, (ig_model_out){.logits = logits}, err);
+    return ig_model_step(m, arena, rows, logits, NULL, 0, err);
 }
 
 ig_status ig_model_hidden(ig_model *m, ig_arena *arena, const ig_rows *rows, float *hidden, ig_err *err) {
     ig_assert(rows->n_rows > 0 && (rows->n_want == 0 || hidden != NULL));
-    return forward(m, arena, rows, (ig_model_out){.hidden = hidden, .wants_hidden = true}, err);
+    return ig_model_step(m, arena, rows, NULL, hidden, rows->n_want, err);
+}
+
+ig_status ig_model_step(ig_model *m, ig_arena *arena, const ig_rows *rows, float *logits, float *hidden, int n_hidden,
+                        ig_err *err) {
+    ig_assert(n_hidden >= 0 && n_hidden <= rows->n_want && (n_hidden == 0 || hidden));
+    if (m->config.no_head && rows->n_want > n_hidden)
+        return ig_fail(err, IG_EINVAL, "this model has no head: it gives vectors of texts and no tokens");
+    return forward(m, arena, rows, (ig_model_out){logits, hidden, n_hidden}, err);
 }
 
 static const ig_tier_node nodes[] = {

@@ -292,8 +292,8 @@ ig_status ig_model_bind(ig_model *m, ig_source *s, const ig_model_options *o, ig
 
 /* The forward under any ig_run: serve, train or plan. */
 typedef struct ig_model_out {
-    float *logits, *hidden; /* of rows->want; each may be NULL */
-    bool wants_hidden;      /* a plan: has no memory and still counts */
+    float *logits, *hidden; /* NULL in a plan, which has no memory and still counts */
+    int n_hidden;           /* the last of rows->want, which give vectors; those before them give logits */
 } ig_model_out;
 void ig_model_run(const ig_model *m, ig_run *r, const ig_rows *rows, ig_model_out out);
 

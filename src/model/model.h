@@ -99,6 +99,7 @@ typedef struct ig_model_options {
     const ig_kv_config *kv_config; /* of tier l2: a copy is made; NULL: none */
     bool two_parts;               /* int8 activations, if any weight eats them, as sums of two (ig_run) */
     uint64_t memory_budget_bytes; /* for the weights; 0: no bound */
+    bool plan_only;               /* no weight is read: what comes can be planned with, and nothing else */
     void (*progress)(void *ud, uint64_t done_bytes, uint64_t total_bytes); /* or NULL; any thread */
     void *progress_ud;
 } ig_model_options;
@@ -134,6 +135,11 @@ ig_status ig_model_forward(ig_model *m, ig_arena *arena, const ig_rows *rows, fl
  * the row of its last token (Qwen3-Embedding: an <|endoftext|> that the caller puts there) through
  * ig_embedding_finish. Equal by bits alone, in a batch and in chunks, as logits are. */
 ig_status ig_model_hidden(ig_model *m, ig_arena *arena, const ig_rows *rows, float *hidden, ig_err *err);
+/* One step for both: of rows->want the last n_hidden give vectors, and those before them logits. */
+ig_status ig_model_step(ig_model *m, ig_arena *arena, const ig_rows *rows, float *logits, float *hidden, int n_hidden,
+                        ig_err *err);
+/* Arena bytes of such a step, of at most n_logits and n_hidden rows wanted. */
+size_t ig_model_plan_step(const ig_model *m, int n_rows, int n_logits, int n_hidden, int n_ctx);
 /* Ids of a text. */
 typedef struct ig_token_list {
     const uint32_t *v;

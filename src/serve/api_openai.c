@@ -605,7 +605,7 @@ yyjson_val *ig_serve_request_repaired(ig_chat_request *r) {
 
 /* ---- prompts of /v1/completions ------------------------------------------------------------------------ */
 
-static bool check_ids(yyjson_val *ids, const char *param, ig_http_error *e) {
+bool ig_serve_check_ids(yyjson_val *ids, const char *param, ig_http_error *e) {
     size_t i, n;
     yyjson_val *id;
     uint64_t value;
@@ -626,7 +626,7 @@ static bool parse_prompts(ig_chat_request *r, yyjson_val *root, ig_http_error *e
             e, "invalid_value", "prompt",
             "prompt must be a string, an array of strings, an array of token ids, or an array of those");
     if (yyjson_is_str(prompt) || yyjson_is_num(first)) {
-        if (yyjson_is_arr(prompt) && !check_ids(prompt, "prompt", e)) return false;
+        if (yyjson_is_arr(prompt) && !ig_serve_check_ids(prompt, "prompt", e)) return false;
         r->prompts[r->n_prompts++] = prompt;
         return true;
     }
@@ -641,7 +641,7 @@ static bool parse_prompts(ig_chat_request *r, yyjson_val *root, ig_http_error *e
             return ig_serve_refuse(
                 e, "invalid_value", "prompt",
                 "prompt: element %zu must be a string or an array of token ids, as the first", i);
-        if (yyjson_is_arr(p) && !check_ids(p, "prompt", e)) return false;
+        if (yyjson_is_arr(p) && !ig_serve_check_ids(p, "prompt", e)) return false;
         r->prompts[r->n_prompts++] = p;
     }
     return true;
@@ -656,7 +656,7 @@ static bool parse_helper(ig_chat_request *r, yyjson_val *root, ig_http_error *e)
             return ig_serve_refuse(e, "missing_required_parameter", "tokens", "tokens is missing");
         if (!yyjson_is_arr(r->tokens))
             return ig_serve_refuse(e, "invalid_value", "tokens", "tokens must be an array");
-        return yyjson_arr_size(r->tokens) == 0 || check_ids(r->tokens, "tokens", e);
+        return yyjson_arr_size(r->tokens) == 0 || ig_serve_check_ids(r->tokens, "tokens", e);
     }
     r->parse_special = true;
     ig_slice text = {NULL, 0};
@@ -687,6 +687,7 @@ bool ig_serve_request_parse(ig_chat_request *r, ig_serve_kind kind, const char *
         return ig_serve_refuse(e, "invalid_value", NULL, "the body has %zu members; at most %d are allowed",
                                yyjson_obj_size(root), MEMBERS_MAX);
     if (kind == IG_SERVE_TOKENIZE || kind == IG_SERVE_DETOKENIZE) return parse_helper(r, root, e);
+    if (kind == IG_SERVE_EMBEDDINGS) return ig_serve_embed_parse(r, root, e);
 
     if (!ig_serve_get_string(root, "model", &r->model, e) || !refuse_unsupported(root, kind, e) ||
         !parse_sampling(r, root, d, e) || !parse_stops(r, root, e) || !parse_logprobs(r, root, e))

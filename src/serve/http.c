@@ -47,6 +47,7 @@ ig_serve_config ig_serve_defaults(void) {
         .version = "unknown",
         .tier = "unknown",
         .tier_sampled = "unknown",
+        .isa = "unknown",
         .body_max_bytes = 32u << 20,
         .connections_max = 512,
         .sse_ping_s = 15,
@@ -175,9 +176,17 @@ static enum MHD_Result run_job(ig_serve_conn *c) {
     if (!atomic_load(&job->prepared)) return nap(c);
     if (flags & IG_CONN_GONE) return MHD_NO;
     if (job->error.status) return ig_serve_send_error(c, &job->error);
+    if (job->embed && !ig_serve_embed_pump(job)) {
+        atomic_store(&c->news_ns, ig_clock_ns());
+        atomic_store(&c->waits, true);
+        return nap(c);
+    }
+    if (job->error.status) return ig_serve_send_error(c, &job->error);
     if (!job->n_choices) {
         struct MHD_Response *r = ig_serve_response(&job->reply, NULL);
-        return r ? ig_serve_send(c, 200, r) : MHD_NO;
+        if (!r) return MHD_NO;
+        if (job->substituted) ig_serve_put_header(r, "x-ingle-model-substituted", "1");
+        return ig_serve_send(c, 200, r);
     }
     if (job->req.stream) return send_stream(c);
     if (!ig_serve_pump(job)) {
@@ -240,7 +249,8 @@ static bool admit(ig_serve_conn *c, const char *url, const char *method, ig_http
         return too_large(s, e);
     c->job = ig_serve_job_make(s, c->route->kind);
     if (!c->job) return ig_serve_refuse(e, "overloaded", NULL, "no memory for this request");
-    bool generates = c->job->kind == IG_SERVE_CHAT || c->job->kind == IG_SERVE_COMPLETION;
+    bool generates = c->job->kind == IG_SERVE_CHAT || c->job->kind == IG_SERVE_COMPLETION ||
+                     c->job->kind == IG_SERVE_EMBEDDINGS;
     ig_serve_end_means(c, generates && !s->config.tolerate_half_close);
     return c->upload_bytes == MHD_SIZE_UNKNOWN || reserve_body(c, c->upload_bytes, e);
 }
@@ -307,6 +317,7 @@ static void end_job(ig_serve_conn *c, bool sent) {
     ig_serve *s = c->s;
     ig_serve_job *job = c->job;
     ig_serve_log_finished(c, job, sent);
+    ig_serve_count_end(s, job, sent);
     if (job->n_choices) {
         uint64_t us = (ig_clock_ns() - job->started_ns) / 1000, mean = atomic_load(&s->mean_job_us);
         atomic_store(&s->mean_job_us, mean ? (mean * 7 + us) / 8 : us);
@@ -324,6 +335,7 @@ static void on_completed(void *cls, struct MHD_Connection *m, void **context,
     if (!c) return;
     *context = NULL;
     if (c->job) end_job(c, how == MHD_REQUEST_TERMINATED_COMPLETED_OK);
+    ig_serve_count_answer(c->s, c->route, c->status);
     c->route = NULL; /* the next request may break before it has a line */
     c->request_id[0] = 0;
     atomic_store(&c->waits, false);
@@ -483,6 +495,7 @@ ig_status ig_serve_start(ig_serve **out, const ig_serve_config *config, ig_engin
     s->template = tpl;
     s->n_ctx = ig_engine_plan_of(e).n_ctx;
     s->n_vocab = (int)ig_tokenizer_n_vocab(t);
+    s->width = config->width;
     s->started_s = time(NULL);
     s->started_ns = ig_clock_ns();
     s->body_budget_bytes = 2 * (uint64_t)config->body_max_bytes;

@@ -58,6 +58,7 @@ typedef enum ig_serve_kind {
     IG_SERVE_APPLY_TEMPLATE,
     IG_SERVE_TOKENIZE,
     IG_SERVE_DETOKENIZE,
+    IG_SERVE_EMBEDDINGS,
     IG_SERVE_N_KINDS
 } ig_serve_kind;
 
@@ -93,6 +94,11 @@ typedef struct ig_chat_request {
     ig_slice text; /* tokenize */
     bool add_special, parse_special, with_pieces;
     yyjson_val *tokens; /* detokenize */
+
+    yyjson_val *inputs; /* embeddings: a string, ids, or an array of n_inputs of one of them */
+    int n_inputs, dimensions; /* 0: all */
+    bool base64, is_query, truncate;
+    ig_slice instruction;
 } ig_chat_request;
 
 /* What a request that does not say gets. */
@@ -127,6 +133,8 @@ typedef struct ig_serve_choice {
     bool finish_sent;
 } ig_serve_choice;
 
+typedef struct ig_serve_embed ig_serve_embed;
+
 typedef struct ig_serve_job {
     ig_serve *s;
     ig_serve_kind kind;
@@ -143,6 +151,7 @@ typedef struct ig_serve_job {
     bool substituted;
     int stop_ids[IG_SERVE_STOPS_MAX]; /* token of which stops[i] is the text, or -1 */
     ig_buf reply;                     /* of the helper routes: ready JSON */
+    ig_serve_embed *embed;            /* of /v1/embeddings, whose reply grows */
     int n_choices;
     ig_serve_choice choices[IG_SERVE_CHOICES_MAX];
 
@@ -170,6 +179,15 @@ bool ig_openai_put_tops(ig_buf *out, const ig_tokenizer *t, const ig_logprob *to
 size_t ig_openai_text_offset(const ig_detok *d, size_t n_chars, uint32_t id);
 /* Predicted seconds until a place is free. */
 int ig_serve_retry_after_s(ig_serve *s);
+
+bool ig_serve_check_ids(yyjson_val *ids, const char *param, ig_http_error *e);
+
+/* ---- embed.c ------------------------------------------------------------------------------------------- */
+
+bool ig_serve_embed_parse(ig_chat_request *r, yyjson_val *root, ig_http_error *e);
+bool ig_serve_embed_begin(ig_serve_job *job, ig_tokenizer_scratch *scratch, size_t longest, void *slot); /* prep */
+bool ig_serve_embed_pump(ig_serve_job *job); /* net; true: job->error, or the reply is whole */
+void ig_serve_embed_free(ig_serve_embed *m);
 
 /* ---- sse.c --------------------------------------------------------------------------------------------- */
 
@@ -282,6 +300,8 @@ struct ig_serve_route {
 unsigned ig_serve_method(const char *name);
 /* NULL: no such path. *arg: what follows a prefix route. */
 const ig_serve_route *ig_serve_route_find(const char *path, const char **arg);
+int ig_serve_route_index(const ig_serve_route *r);
+const ig_serve_route *ig_serve_route_at(int i); /* NULL: there are no more */
 void ig_serve_allow_header(const ig_serve_route *r, char *out, size_t n);
 
 bool ig_serve_host_allowed(const char *host, const char *bind_host, const char *const *allowed);
@@ -331,6 +351,13 @@ enum MHD_Result ig_serve_send_json(ig_serve_conn *c, bool built, ig_buf *body);
 enum MHD_Result ig_serve_get_page(ig_serve_conn *c);
 enum MHD_Result ig_serve_send_options(ig_serve_conn *c);
 
+/* ---- metrics.c ----------------------------------------------------------------------------------------- */
+
+enum { IG_SERVE_ROUTES_MAX = 96, IG_SERVE_STATUSES = 21, IG_SERVE_ENDS = 4, IG_SERVE_REJECTED = 3 };
+void ig_serve_count_answer(ig_serve *s, const ig_serve_route *route, int status); /* net thread, as all of them */
+void ig_serve_count_end(ig_serve *s, const ig_serve_job *job, bool sent);
+enum MHD_Result ig_serve_get_metrics(ig_serve_conn *c);
+
 /* ---- the server ---------------------------------------------------------------------------------------- */
 
 /* http.c: how many connections `limit` open files allow; 0: none. */
@@ -351,7 +378,7 @@ struct ig_serve {
     char fingerprint[24];
     time_t started_s;
     uint64_t started_ns;
-    int n_ctx, n_vocab;
+    int n_ctx, n_vocab, width;
 
     ig_serve_conn *conns; /* [n_conns] */
     int n_conns;
@@ -364,6 +391,8 @@ struct ig_serve {
     ig_serve_prep *prep;
     uint64_t body_budget_bytes, body_used_bytes; /* net thread */
     _Atomic uint64_t mean_job_us;
+    uint64_t n_answers[IG_SERVE_ROUTES_MAX + 1][IG_SERVE_STATUSES]; /* net thread, as the next two; metrics.c */
+    uint64_t n_ended[IG_SERVE_ENDS], n_rejected[IG_SERVE_REJECTED];
     _Atomic uint64_t last_ttft_us, last_prefill_mtps, last_decode_mtps; /* milli-tokens a second */
 };
 

@@ -277,17 +277,24 @@ static bool apply_template(ig_serve_prep *p, ig_serve_job *job) {
     return ok;
 }
 
+/* A piece is a text, or its bytes where it is a part of a character: so the pieces joined are the text. */
+static bool put_piece(ig_buf *out, ig_slice bytes) {
+    bool ok = true;
+    if (ig_slice_utf8_valid(bytes, NULL)) return ig_serve_put_string(out, bytes.p, bytes.n);
+    for (size_t i = 0; ok && i < bytes.n; i++) ok = ig_buf_addf(out, "%s%u", i ? "," : "[", (uint8_t)bytes.p[i]);
+    return ok && ig_buf_add(out, "]", 1);
+}
+
 static bool put_tokens(ig_serve_job *job, const ig_tokens *tokens) {
     ig_buf *out = &job->reply;
     bool ok = ig_buf_add_str(out, "{\"tokens\":[");
     for (size_t i = 0; ok && i < tokens->n; i++) {
-        ig_slice bytes = ig_tokenizer_bytes(job->s->tokenizer, tokens->v[i]);
         if (i) ok = ig_buf_add(out, ",", 1);
         if (!job->req.with_pieces)
             ok = ok && ig_buf_addf(out, "%u", tokens->v[i]);
         else
             ok = ok && ig_buf_addf(out, "{\"id\":%u,\"piece\":", tokens->v[i]) &&
-                 ig_serve_put_string(out, bytes.p, bytes.n) && ig_buf_add(out, "}", 1);
+                 put_piece(out, ig_tokenizer_bytes(job->s->tokenizer, tokens->v[i])) && ig_buf_add(out, "}", 1);
     }
     return ok && ig_buf_add_str(out, "]}");
 }
@@ -346,6 +353,10 @@ static void prepare(ig_serve_prep *p, ig_serve_conn *c) {
     case IG_SERVE_APPLY_TEMPLATE: apply_template(p, job); break;
     case IG_SERVE_TOKENIZE: tokenize(p, job); break;
     case IG_SERVE_DETOKENIZE: detokenize(job); break;
+    case IG_SERVE_EMBEDDINGS:
+        job->substituted = !names_us(job->s, job->req.model);
+        ig_serve_embed_begin(job, p->scratch, p->longest, ig_serve_ring_slot(p->s->watch, c->index));
+        break;
     case IG_SERVE_N_KINDS: break;
     }
 }

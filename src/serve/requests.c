@@ -176,7 +176,7 @@ static const char *end_of(const ig_serve_job *job, bool sent) {
 void ig_serve_log_finished(const ig_serve_conn *c, const ig_serve_job *job, bool sent) {
     figures f = figures_of(job);
     uint64_t ms = (ig_clock_ns() - job->started_ns) / 1000000;
-    bool is_helper = job->kind != IG_SERVE_CHAT && job->kind != IG_SERVE_COMPLETION;
+    bool is_helper = job->kind != IG_SERVE_CHAT && job->kind != IG_SERVE_COMPLETION && job->kind != IG_SERVE_EMBEDDINGS;
     if (!job->n_choices) {
         ig_log(is_helper && c->status == 200 ? IG_LOG_DEBUG : IG_LOG_INFO,
                "finished id=%s request=\"%s\" route=%s status=%d end=%s gone=%d ms=%llu", job->id,

@@ -122,9 +122,10 @@ static bool put_model(ig_serve *s, ig_buf *out) {
            ig_buf_addf(
                out,
                ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"ingle\",\"context_window\":%d,"
-               "\"max_safe_context\":%d,\"chat_template\":%s,\"vision\":false,\"reasoning\":false,"
+               "\"max_safe_context\":%d,\"chat_template\":%s,\"embeddings\":%s,\"vision\":false,\"reasoning\":false,"
                "\"tools\":false,\"loaded\":true,\"size_bytes\":%llu,\"adapters\":[]}",
                (long long)s->config.model_created_s, plan.n_ctx, plan.n_ctx, s->template ? "true" : "false",
+               s->config.pooling ? "true" : "false",
                (unsigned long long)plan.weights_bytes);
 }
 
@@ -174,9 +175,9 @@ static enum MHD_Result get_stats(ig_serve_conn *c) {
             atomic_load(&s->n_open), (unsigned long long)ig_memory_resident_bytes()) &&
         ig_buf_addf(
             &body,
-            "\"prompt_cache\":{\"blocks\":%d,\"bytes\":%llu,\"hit_tokens\":%llu,\"lookup_tokens\":%llu,"
-            "\"evictions\":%llu},",
-            n_cached, cached_bytes,
+            "\"prompt_cache\":{\"blocks\":%d,\"bytes\":%llu,\"hits\":%llu,\"misses\":%llu,\"hit_tokens\":%llu,"
+            "\"lookup_tokens\":%llu,\"evictions\":%llu},",
+            n_cached, cached_bytes, (unsigned long long)st.n_hits, (unsigned long long)st.n_misses,
             (unsigned long long)st.kv.n_hit_tokens, (unsigned long long)st.kv.n_lookup_tokens,
             (unsigned long long)st.kv.n_evicted) &&
         ig_buf_addf(&body,
@@ -234,8 +235,20 @@ static const ig_serve_route routes[] = {
     POST("/tokenize", IG_SERVE_TOKENIZE),
     POST("/detokenize", IG_SERVE_DETOKENIZE),
     POST("/apply-template", IG_SERVE_APPLY_TEMPLATE),
+    POST("/v1/embeddings", IG_SERVE_EMBEDDINGS),
+    POST("/embeddings", IG_SERVE_EMBEDDINGS),
+    GET("/metrics", ig_serve_get_metrics, false),
 };
 enum { N_ROUTES = sizeof routes / sizeof *routes };
+_Static_assert((int)N_ROUTES <= (int)IG_SERVE_ROUTES_MAX, "every route has a place where its answers are counted");
+
+int ig_serve_route_index(const ig_serve_route *r) {
+    return (int)(r - routes);
+}
+
+const ig_serve_route *ig_serve_route_at(int i) {
+    return i < N_ROUTES ? &routes[i] : NULL;
+}
 
 static enum MHD_Result get_v1(ig_serve_conn *c) {
     ig_buf body = ig_buf_init(16384);

@@ -32,6 +32,10 @@ typedef struct ig_serve_config {
     int drain_timeout_s;         /* 10 */
     int queue_timeout_s;         /* 600: longest wait for a place; 0: no limit */
     int default_max_tokens;      /* 0: what fits */
+    ig_pooling pooling;          /* of /v1/embeddings, as the engine's; NONE: refused */
+    int width;                   /* of a vector */
+    bool no_metrics;             /* /metrics is 404 */
+    const char *isa;             /* of the kernels that do most of the work, for /metrics */
     ig_sampling sampling;        /* defaults of a request that does not say */
     bool seed_fixed;             /* sampling.seed for every request (tests) */
     int64_t model_created_s;     /* mtime of the file */

@@ -55,6 +55,7 @@ void ig_serve_job_free(ig_serve_job *job) {
         ig_buf_free(&c->lp_tops);
         ig_buf_free(&c->lp_offsets);
     }
+    ig_serve_embed_free(job->embed);
     ig_serve_request_clear(&job->req);
     ig_buf_free(&job->body);
     ig_buf_free(&job->reply);

@@ -24,6 +24,7 @@ static const struct {
     {"adapter_not_found", 400, "invalid_request_error"},
     {"vision_not_supported", 400, "invalid_request_error"},
     {"context_length_exceeded", 400, "invalid_request_error"},
+    {"embeddings_not_supported", 400, "invalid_request_error"},
     {"invalid_api_key", 401, "authentication_error"},
     {"host_not_allowed", 403, "permission_error"},
     {"origin_not_allowed", 403, "permission_error"},

@@ -3,9 +3,16 @@
  * whether the tokenizer's file adds it or not. */
 #include "text/text.h"
 
+uint32_t ig_embedding_end(const ig_tokenizer *t) {
+    static const char end_name[] = "<|endoftext|>";
+    uint32_t end = ig_tokenizer_find_special(t, (ig_slice){end_name, sizeof end_name - 1});
+    int n_eos = 0;
+    const uint32_t *eos = ig_tokenizer_eos(t, &n_eos);
+    return end == IG_TOKEN_NONE && n_eos > 0 ? eos[0] : end;
+}
+
 ig_status ig_embedding_encode(const ig_tokenizer *t, ig_tokenizer_scratch *s, ig_slice text, ig_slice task,
                               ig_tokens *out, ig_err *err) {
-    static const char end_name[] = "<|endoftext|>";
     const size_t begun = out->n;
     ig_buf whole = ig_buf_init(text.n + task.n + 64);
     ig_slice all = text;
@@ -19,10 +26,7 @@ ig_status ig_embedding_encode(const ig_tokenizer *t, ig_tokenizer_scratch *s, ig
     if (!st) st = ig_tokenizer_encode(t, s, all, (ig_encode_options){.add_bos = true}, out, err);
     ig_buf_free(&whole);
     if (st) return st;
-    uint32_t end = ig_tokenizer_find_special(t, (ig_slice){end_name, sizeof end_name - 1});
-    int n_eos = 0;
-    const uint32_t *eos = ig_tokenizer_eos(t, &n_eos);
-    if (end == IG_TOKEN_NONE && n_eos > 0) end = eos[0];
+    const uint32_t end = ig_embedding_end(t);
     if (end == IG_TOKEN_NONE || (out->n > begun && out->v[out->n - 1] == end)) return IG_OK;
     if (ig_tokens_add(out, end)) return IG_OK;
     out->n = begun;

@@ -78,6 +78,7 @@ int ig_tokenizer_breaks(const ig_tokenizer *t, uint32_t *out, int n_max);
 
 /* Appends the ids of the text, with `Instruct: TASK\nQuery:` before it when there is a task (queries have one,
  * documents do not), and the end token that the vector is the row of. Adds nothing on failure. s may be NULL. */
+uint32_t ig_embedding_end(const ig_tokenizer *t); /* what it ends with, where the text does not; or IG_TOKEN_NONE */
 ig_status ig_embedding_encode(const ig_tokenizer *t, ig_tokenizer_scratch *s, ig_slice text, ig_slice task,
                               ig_tokens *out, ig_err *err);
 

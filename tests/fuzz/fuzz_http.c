@@ -19,6 +19,7 @@ static void check_request(ig_chat_request *r) {
     for (int i = 0; i < s->n_logit_bias; i++)
         ig_assert(s->logit_bias[i].bias >= -100 && s->logit_bias[i].bias <= 100);
     ig_assert(r->top_logprobs >= -1 && r->top_logprobs <= IG_SERVE_LOGPROBS_MAX);
+    if (r->kind == IG_SERVE_EMBEDDINGS) ig_assert(r->inputs && r->n_inputs >= 1 && r->n_inputs <= 2048 && r->dimensions >= 0);
     if (r->kind == IG_SERVE_COMPLETION) ig_assert(r->n_prompts >= 1 && r->n_prompts <= IG_SERVE_CHOICES_MAX);
     if (r->kind != IG_SERVE_CHAT && r->kind != IG_SERVE_COUNT && r->kind != IG_SERVE_APPLY_TEMPLATE) return;
     size_t i, n;
