@@ -1,7 +1,8 @@
-"""The Anthropic surface, by structure of the bytes."""
+"""The Anthropic surface: by structure of the bytes, and by the official package."""
 import json
 import re
 
+import anthropic
 import pytest
 
 MESSAGES, COUNT, CHAT = "/v1/messages", "/v1/messages/count_tokens", "/v1/chat/completions"
@@ -71,3 +72,39 @@ def test_errors_have_anthropics_shape(server, change):
     d = a.json()
     assert a.status_code == 400 and d["type"] == "error" and d["error"]["type"] == "invalid_request_error"
     assert next(iter(change)) in d["error"]["message"] and d["request_id"] == a.headers["request-id"]
+
+
+# ---- the official package
+
+def client_of(server, key="none"):
+    return anthropic.Anthropic(base_url=server.url, api_key=key, max_retries=0, timeout=60)
+
+
+SAID = {"model": "local", "messages": USER, "max_tokens": 16, "system": [{"type": "text", "text": "Be brief."}],
+        "metadata": {"user_id": "u"}, "extra_body": {"seed": 7, "temperature": 0.8}}
+
+
+def test_the_package_reads_whole_and_streamed_messages(server):
+    client = client_of(server)
+    whole = client.messages.create(**SAID)
+    with client.messages.stream(**SAID) as stream:
+        text = "".join(stream.text_stream)
+        final = stream.get_final_message()
+    assert text == final.content[0].text == whole.content[0].text and text
+    assert (final.stop_reason, final.stop_sequence) == (whole.stop_reason, whole.stop_sequence)
+    assert final.usage.output_tokens == whole.usage.output_tokens
+    n = client.messages.count_tokens(model="local", messages=USER, system=SAID["system"]).input_tokens
+    for usage in (whole.usage, final.usage):
+        check_usage(usage.model_dump(), n)
+    assert final.usage.cache_read_input_tokens > 0  # the same prompt was computed a moment ago
+
+
+def test_the_package_raises_its_own_errors(server, start_server):
+    with pytest.raises(anthropic.BadRequestError) as e:
+        client_of(server).messages.create(**{**SAID, "max_tokens": 0})
+    assert e.value.body["error"]["type"] == "invalid_request_error" and "max_tokens" in e.value.body["error"]["message"]
+    locked = start_server("--api-key", "secret")
+    with pytest.raises(anthropic.AuthenticationError) as e:
+        client_of(locked, "wrong").messages.create(**SAID)
+    assert e.value.body["error"]["type"] == "authentication_error"
+    assert client_of(locked, "secret").messages.create(**SAID).content[0].text
