@@ -4,6 +4,9 @@ import re
 
 import anthropic
 import pytest
+import requests
+
+from test_http_hangup import LONG, open_request, read_events
 
 MESSAGES, COUNT, CHAT = "/v1/messages", "/v1/messages/count_tokens", "/v1/chat/completions"
 USER = [{"role": "user", "content": "Count from one to five."}]
@@ -72,6 +75,25 @@ def test_errors_have_anthropics_shape(server, change):
     d = a.json()
     assert a.status_code == 400 and d["type"] == "error" and d["error"]["type"] == "invalid_request_error"
     assert next(iter(change)) in d["error"]["message"] and d["request_id"] == a.headers["request-id"]
+
+
+def test_who_waits_too_long_is_told_so_in_both_shapes(start_server):
+    server = start_server("--batch", "1", "--queue-timeout", "1")
+    running = open_request(server, {**LONG, "stream": True})
+    read_events(running, 2)
+    a = server.post(MESSAGES, BASE)
+    assert a.status_code == 529 and a.json()["error"]["type"] == "overloaded_error" and int(a.headers["retry-after"]) >= 1
+    try:
+        got = server.post(MESSAGES, {**BASE, "stream": True}, stream=True)
+        lines = []
+        for line in got.iter_lines(decode_unicode=True):
+            lines.append(line)
+    except requests.exceptions.ChunkedEncodingError:
+        pass  # the connection ends without pretending success
+    (error,) = events("\n".join(lines))
+    assert got.status_code == 200 and error["type"] == "error" and error["error"]["type"] == "overloaded_error"
+    running.close()
+    server.wait_idle()
 
 
 # ---- the official package
