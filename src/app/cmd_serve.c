@@ -386,7 +386,7 @@ int ig_cmd_serve(int argc, char **argv) {
     const ig_command c = {
         .verb = "serve",
         .words = "[MODEL]",
-        .summary = "Serves a model: OpenAI-compatible HTTP and a chat page, on this machine only by default.",
+        .summary = "Serves a model: HTTP as OpenAI and Anthropic have it, and a chat page, on this machine only by default.",
         .options = options,
         .n_options = sizeof options / sizeof *options,
         .n_words_max = 1,

@@ -290,7 +290,7 @@ static ig_status load_parts(ig_loaded *l, const ig_load_options *o, ig_err *err)
     if (ig_model_config_of(l->model)->no_head && !o->vectors)
         return ig_fail(err, IG_EFORMAT,
                        "%.200s has no head: it gives vectors of texts (ingle embed) and no tokens", l->path);
-    if (!o->vectors && (st = ig_load_plan(&l->plan, l->model, o, err))) return st;
+    if ((!o->vectors || !o->no_engine) && (st = ig_load_plan(&l->plan, l->model, o, err))) return st;
     if (o->no_engine) return IG_OK;
     ig_engine_config engine = o->engine;
     if (o->vectors && engine.pooling == IG_POOLING_NONE) engine.pooling = own_pooling(l->model);

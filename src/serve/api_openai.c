@@ -26,7 +26,8 @@ typedef enum off {
 } off;
 
 enum {
-    FOR_CHAT = 1 << IG_SERVE_CHAT | 1 << IG_SERVE_COUNT | 1 << IG_SERVE_APPLY_TEMPLATE,
+    FOR_CHAT = 1 << IG_SERVE_CHAT | 1 << IG_SERVE_COUNT | 1 << IG_SERVE_APPLY_TEMPLATE |
+               1 << IG_SERVE_MESSAGES | 1 << IG_SERVE_MESSAGES_COUNT,
     FOR_TEXT = 1 << IG_SERVE_COMPLETION,
     FOR_BOTH = FOR_CHAT | FOR_TEXT
 };
@@ -254,21 +255,22 @@ static bool parse_sampling(ig_chat_request *r, yyjson_val *root, const ig_serve_
 
 static bool parse_stops(ig_chat_request *r, yyjson_val *root, ig_http_error *e) {
     yyjson_val *stop = ig_json_get(root, "stop");
+    const char *name = ig_anthropic_is(r->kind) ? "stop_sequences" : "stop"; /* as the client wrote it */
     if (!stop) return true;
     if (!yyjson_is_str(stop) && !yyjson_is_arr(stop))
-        return ig_serve_refuse(e, "invalid_value", "stop", "stop must be a string or an array of strings");
+        return ig_serve_refuse(e, "invalid_value", name, "stop must be a string or an array of strings");
     size_t n = yyjson_is_str(stop) ? 1 : yyjson_arr_size(stop);
     if (n > IG_SERVE_STOPS_MAX)
-        return ig_serve_refuse(e, "invalid_value", "stop", "stop has %zu strings; at most %d are allowed", n,
+        return ig_serve_refuse(e, "invalid_value", name, "%s has %zu strings; at most %d are allowed", name, n,
                                IG_SERVE_STOPS_MAX);
     for (size_t i = 0; i < n; i++) {
         yyjson_val *v = yyjson_is_str(stop) ? stop : yyjson_arr_get(stop, i);
         size_t len = yyjson_get_len(v);
         if (!yyjson_is_str(v))
-            return ig_serve_refuse(e, "invalid_value", "stop", "stop[%zu] must be a string", i);
+            return ig_serve_refuse(e, "invalid_value", name, "%s[%zu] must be a string", name, i);
         if (len < 1 || len > IG_STOP_BYTES_MAX)
-            return ig_serve_refuse(e, "invalid_value", "stop",
-                                   "stop[%zu] is %zu bytes long; 1 to %d are allowed", i, len,
+            return ig_serve_refuse(e, "invalid_value", name,
+                                   "%s[%zu] is %zu bytes long; 1 to %d are allowed", name, i, len,
                                    IG_STOP_BYTES_MAX);
         r->stops[r->n_stops++] = (ig_slice){yyjson_get_str(v), len};
     }
@@ -688,6 +690,10 @@ bool ig_serve_request_parse(ig_chat_request *r, ig_serve_kind kind, const char *
                                yyjson_obj_size(root), MEMBERS_MAX);
     if (kind == IG_SERVE_TOKENIZE || kind == IG_SERVE_DETOKENIZE) return parse_helper(r, root, e);
     if (kind == IG_SERVE_EMBEDDINGS) return ig_serve_embed_parse(r, root, e);
+    if (ig_anthropic_is(kind)) {
+        if (!ig_anthropic_translate(r, e)) return false;
+        root = yyjson_doc_get_root(r->doc);
+    }
 
     if (!ig_serve_get_string(root, "model", &r->model, e) || !refuse_unsupported(root, kind, e) ||
         !parse_sampling(r, root, d, e) || !parse_stops(r, root, e) || !parse_logprobs(r, root, e))

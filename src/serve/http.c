@@ -141,7 +141,8 @@ static enum MHD_Result send_stream(ig_serve_conn *c) {
 static enum MHD_Result send_whole(ig_serve_conn *c) {
     ig_serve_job *job = c->job;
     ig_buf out = ig_buf_init(SIZE_MAX / 2);
-    struct MHD_Response *r = ig_openai_whole(job, &out) ? ig_serve_response(&out, NULL) : NULL;
+    bool ok = job->kind == IG_SERVE_MESSAGES ? ig_anthropic_whole(job, &out) : ig_openai_whole(job, &out);
+    struct MHD_Response *r = ok ? ig_serve_response(&out, NULL) : NULL;
     if (!r) {
         ig_buf_free(&out);
         return MHD_NO;
@@ -249,8 +250,7 @@ static bool admit(ig_serve_conn *c, const char *url, const char *method, ig_http
         return too_large(s, e);
     c->job = ig_serve_job_make(s, c->route->kind);
     if (!c->job) return ig_serve_refuse(e, "overloaded", NULL, "no memory for this request");
-    bool generates = c->job->kind == IG_SERVE_CHAT || c->job->kind == IG_SERVE_COMPLETION ||
-                     c->job->kind == IG_SERVE_EMBEDDINGS;
+    bool generates = ig_serve_generates(c->job->kind) || c->job->kind == IG_SERVE_EMBEDDINGS;
     ig_serve_end_means(c, generates && !s->config.tolerate_half_close);
     return c->upload_bytes == MHD_SIZE_UNKNOWN || reserve_body(c, c->upload_bytes, e);
 }

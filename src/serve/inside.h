@@ -59,8 +59,14 @@ typedef enum ig_serve_kind {
     IG_SERVE_TOKENIZE,
     IG_SERVE_DETOKENIZE,
     IG_SERVE_EMBEDDINGS,
+    IG_SERVE_MESSAGES, /* Anthropic's shape, in and out */
+    IG_SERVE_MESSAGES_COUNT,
     IG_SERVE_N_KINDS
 } ig_serve_kind;
+
+static inline bool ig_serve_generates(ig_serve_kind k) {
+    return k == IG_SERVE_CHAT || k == IG_SERVE_COMPLETION || k == IG_SERVE_MESSAGES;
+}
 
 typedef enum ig_serve_logprobs {
     IG_SERVE_LOGPROBS_NONE,
@@ -177,6 +183,20 @@ bool ig_openai_note_logprob(ig_serve_job *job, ig_serve_choice *c, int token_ind
 bool ig_openai_put_tops(ig_buf *out, const ig_tokenizer *t, const ig_logprob *top, int n);
 /* Where in the text, in characters, a token begins that d is given next: n_chars came out of d so far. */
 size_t ig_openai_text_offset(const ig_detok *d, size_t n_chars, uint32_t id);
+/* ---- api_anthropic.c ----------------------------------------------------------------------------------- */
+
+static inline bool ig_anthropic_is(ig_serve_kind k) {
+    return k == IG_SERVE_MESSAGES || k == IG_SERVE_MESSAGES_COUNT;
+}
+/* r->doc, a JSON object, is written anew with the names of the chat route. */
+bool ig_anthropic_translate(ig_chat_request *r, ig_http_error *e);
+bool ig_anthropic_error_json(ig_buf *out, const ig_http_error *e, const char *request_id); /* NULL: none */
+bool ig_anthropic_head(ig_serve_job *job);
+bool ig_anthropic_ping(ig_serve_job *job);
+bool ig_anthropic_chunk(ig_serve_job *job);
+bool ig_anthropic_finish(ig_serve_job *job);
+bool ig_anthropic_whole(ig_serve_job *job, ig_buf *out);
+
 /* Predicted seconds until a place is free. */
 int ig_serve_retry_after_s(ig_serve *s);
 

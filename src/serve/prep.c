@@ -257,7 +257,11 @@ static bool count(ig_serve_prep *p, ig_serve_job *job) {
     ig_tokens tokens = {0};
     bool ok = chat_tokens(p, job, &tokens);
     ok = ok &&
-         (ig_buf_addf(&job->reply, "{\"object\":\"response.input_tokens\",\"input_tokens\":%zu}", tokens.n) ||
+         (ig_buf_addf(&job->reply,
+                      job->kind == IG_SERVE_COUNT
+                          ? "{\"object\":\"response.input_tokens\",\"input_tokens\":%zu}"
+                          : "{\"input_tokens\":%zu}",
+                      tokens.n) ||
           ig_serve_refuse(&job->error, "server_error", NULL, "no memory for the answer"));
     ig_tokens_free(&tokens);
     return ok;
@@ -348,7 +352,9 @@ static void prepare(ig_serve_prep *p, ig_serve_conn *c) {
     if (!ig_serve_request_parse(&job->req, job->kind, job->body.p, job->body.n, &d, &job->error)) return;
     switch (job->kind) {
     case IG_SERVE_CHAT:
+    case IG_SERVE_MESSAGES:
     case IG_SERVE_COMPLETION: start(p, c, job); break;
+    case IG_SERVE_MESSAGES_COUNT:
     case IG_SERVE_COUNT: count(p, job); break;
     case IG_SERVE_APPLY_TEMPLATE: apply_template(p, job); break;
     case IG_SERVE_TOKENIZE: tokenize(p, job); break;

@@ -79,7 +79,7 @@ int ig_serve_queue_position(const ig_serve_job *job) {
 /* A generation that the server has whole, and whose answer has not ended. */
 static bool is_listed(const ig_serve_conn *c) {
     const ig_serve_job *job = c->job;
-    if (!job || !job->queued || (job->kind != IG_SERVE_CHAT && job->kind != IG_SERVE_COMPLETION))
+    if (!job || !job->queued || !ig_serve_generates(job->kind))
         return false;
     return !atomic_load(&job->prepared) || job->n_choices > 0;
 }
@@ -176,7 +176,7 @@ static const char *end_of(const ig_serve_job *job, bool sent) {
 void ig_serve_log_finished(const ig_serve_conn *c, const ig_serve_job *job, bool sent) {
     figures f = figures_of(job);
     uint64_t ms = (ig_clock_ns() - job->started_ns) / 1000000;
-    bool is_helper = job->kind != IG_SERVE_CHAT && job->kind != IG_SERVE_COMPLETION && job->kind != IG_SERVE_EMBEDDINGS;
+    bool is_helper = !ig_serve_generates(job->kind) && job->kind != IG_SERVE_EMBEDDINGS;
     if (!job->n_choices) {
         ig_log(is_helper && c->status == 200 ? IG_LOG_DEBUG : IG_LOG_INFO,
                "finished id=%s request=\"%s\" route=%s status=%d end=%s gone=%d ms=%llu", job->id,

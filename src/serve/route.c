@@ -34,6 +34,7 @@ void ig_serve_put_header(struct MHD_Response *r, const char *name, const char *v
 
 enum MHD_Result ig_serve_send(ig_serve_conn *c, int status, struct MHD_Response *r) {
     ig_serve_put_header(r, "x-request-id", c->request_id);
+    if (c->route && ig_anthropic_is(c->route->kind)) ig_serve_put_header(r, "request-id", c->request_id);
     ig_serve_put_header(r, "X-Content-Type-Options", "nosniff");
     ig_serve_put_header(r, "Vary", "Origin");
     if (c->origin[0]) {
@@ -51,7 +52,9 @@ enum MHD_Result ig_serve_send(ig_serve_conn *c, int status, struct MHD_Response 
 
 enum MHD_Result ig_serve_send_error(ig_serve_conn *c, const ig_http_error *e) {
     ig_buf body = ig_buf_init(8192);
-    struct MHD_Response *r = ig_serve_error_json(&body, e) ? ig_serve_response(&body, NULL) : NULL;
+    bool theirs = c->route && ig_anthropic_is(c->route->kind);
+    bool ok = theirs ? ig_anthropic_error_json(&body, e, c->request_id) : ig_serve_error_json(&body, e);
+    struct MHD_Response *r = ok ? ig_serve_response(&body, NULL) : NULL;
     char text[64];
     if (!r) {
         ig_buf_free(&body);
@@ -67,7 +70,7 @@ enum MHD_Result ig_serve_send_error(ig_serve_conn *c, const ig_http_error *e) {
         ig_serve_put_header(r, "Allow", text);
     }
     if (!c->job) ig_serve_log_refused(c, e); /* else the line of its end says it */
-    return ig_serve_send(c, e->status, r);
+    return ig_serve_send(c, theirs && e->status == 503 ? 529 : e->status, r);
 }
 
 enum MHD_Result ig_serve_send_json(ig_serve_conn *c, bool built, ig_buf *body) {
@@ -238,6 +241,10 @@ static const ig_serve_route routes[] = {
     POST("/v1/embeddings", IG_SERVE_EMBEDDINGS),
     POST("/embeddings", IG_SERVE_EMBEDDINGS),
     GET("/metrics", ig_serve_get_metrics, false),
+    POST("/v1/messages", IG_SERVE_MESSAGES),
+    POST("/messages", IG_SERVE_MESSAGES),
+    POST("/v1/messages/count_tokens", IG_SERVE_MESSAGES_COUNT),
+    POST("/messages/count_tokens", IG_SERVE_MESSAGES_COUNT),
 };
 enum { N_ROUTES = sizeof routes / sizeof *routes };
 _Static_assert((int)N_ROUTES <= (int)IG_SERVE_ROUTES_MAX, "every route has a place where its answers are counted");

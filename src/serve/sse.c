@@ -28,6 +28,9 @@ ig_serve_job *ig_serve_job_make(ig_serve *s, ig_serve_kind kind) {
     job->piece = ig_buf_init(OUT_MAX_BYTES);
     snprintf(job->id, sizeof job->id, "%s-%016llx%016llx", kind == IG_SERVE_CHAT ? "chatcmpl" : "cmpl",
              (unsigned long long)ig_rng_fresh_seed(), (unsigned long long)ig_rng_fresh_seed());
+    if (kind == IG_SERVE_MESSAGES)
+        snprintf(job->id, sizeof job->id, "msg_%016llx%08x", (unsigned long long)ig_rng_fresh_seed(),
+                 (unsigned)ig_rng_fresh_seed());
     for (int i = 0; i < IG_SERVE_CHOICES_MAX; i++) {
         ig_serve_choice *c = &job->choices[i];
         c->stopped_by = -1;
@@ -144,6 +147,23 @@ static bool fail_memory(ig_serve_job *job) {
     return fail(job, &e);
 }
 
+static bool put_head(ig_serve_job *job) {
+    if (job->head_sent) return true;
+    job->head_sent = true;
+    return job->kind == IG_SERVE_MESSAGES ? ig_anthropic_head(job) : ig_openai_head(job);
+}
+
+static bool put_chunk(ig_serve_job *job, int index) {
+    return put_head(job) &&
+           (job->kind == IG_SERVE_MESSAGES ? ig_anthropic_chunk(job) : ig_openai_chunk(job, index));
+}
+
+static bool put_finish(ig_serve_job *job, int index, bool is_last) {
+    if (!put_head(job)) return false;
+    if (job->kind == IG_SERVE_MESSAGES) return ig_anthropic_finish(job);
+    return ig_openai_finish(job, index, is_last) && (!is_last || ig_openai_tail(job));
+}
+
 /* Takes one token or the end of one choice. *moved: there was something. False: the job has failed. */
 static bool step(ig_serve_job *job, int index, bool *moved) {
     ig_serve_choice *c = &job->choices[index];
@@ -166,14 +186,14 @@ static bool step(ig_serve_job *job, int index, bool *moved) {
     }
     if (c->finish != IG_FINISH_NONE && !flush(job, c)) return fail_memory(job);
     *moved = true;
-    if (job->req.stream && c->text.n > 0 && !ig_openai_chunk(job, index)) return fail_memory(job);
+    if (job->req.stream && c->text.n > 0 && !put_chunk(job, index)) return fail_memory(job);
     if (c->finish == IG_FINISH_NONE) return true;
 
     c->finish_sent = true;
     bool is_last = true;
     for (int i = 0; i < job->n_choices; i++) is_last = is_last && job->choices[i].finish_sent;
     if (!job->req.stream) return true;
-    return (ig_openai_finish(job, index, is_last) && (!is_last || ig_openai_tail(job))) || fail_memory(job);
+    return put_finish(job, index, is_last) || fail_memory(job);
 }
 
 static void check_waiting(ig_serve_job *job) {
@@ -210,11 +230,15 @@ bool ig_serve_pump(ig_serve_job *job) {
 
 /* After the first byte an error can only be said in the stream. No finish_reason and no [DONE] follow. */
 static bool put_error_frame(ig_serve_job *job) {
+    if (job->kind == IG_SERVE_MESSAGES)
+        return ig_buf_add_str(&job->out, "event: error\ndata: ") &&
+               ig_anthropic_error_json(&job->out, &job->error, NULL) && ig_buf_add_str(&job->out, "\n\n");
     return ig_buf_add_str(&job->out, "data: ") && ig_serve_error_json(&job->out, &job->error) &&
            ig_buf_add_str(&job->out, "\n\n");
 }
 
 static bool put_ping(ig_serve_job *job) {
+    if (job->kind == IG_SERVE_MESSAGES && job->head_sent) return ig_anthropic_ping(job);
     const ig_gen *g = job->choices[0].gen;
     ig_gen_stats st = ig_gen_stats_of(g);
     if (ig_gen_state_of(g) == IG_GEN_PREFILL)
@@ -244,10 +268,9 @@ ssize_t ig_serve_stream_read(void *conn, uint64_t pos, char *to, size_t n) {
     uint32_t flags = atomic_fetch_and(&c->flags, ~(uint32_t)(IG_CONN_NEWS | IG_CONN_PING));
     if (flags & IG_CONN_GONE) return MHD_CONTENT_READER_END_WITH_ERROR;
 
-    if (!job->head_sent) {
-        job->head_sent = true;
-        if (!ig_openai_head(job)) fail_memory(job);
-    }
+    /* The head of a message says how much of its prompt was cached, which is known once it has a place. */
+    bool waits = job->kind == IG_SERVE_MESSAGES && ig_gen_state_of(job->choices[0].gen) == IG_GEN_QUEUED;
+    if (!waits && !put_head(job)) fail_memory(job);
     if (!job->ended && ig_serve_pump(job)) {
         job->ended = true;
         job->end_is_error = job->error.status != 0;

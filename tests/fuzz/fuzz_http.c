@@ -21,7 +21,9 @@ static void check_request(ig_chat_request *r) {
     ig_assert(r->top_logprobs >= -1 && r->top_logprobs <= IG_SERVE_LOGPROBS_MAX);
     if (r->kind == IG_SERVE_EMBEDDINGS) ig_assert(r->inputs && r->n_inputs >= 1 && r->n_inputs <= 2048 && r->dimensions >= 0);
     if (r->kind == IG_SERVE_COMPLETION) ig_assert(r->n_prompts >= 1 && r->n_prompts <= IG_SERVE_CHOICES_MAX);
-    if (r->kind != IG_SERVE_CHAT && r->kind != IG_SERVE_COUNT && r->kind != IG_SERVE_APPLY_TEMPLATE) return;
+    if (r->kind != IG_SERVE_CHAT && r->kind != IG_SERVE_COUNT && r->kind != IG_SERVE_APPLY_TEMPLATE &&
+        !ig_anthropic_is(r->kind))
+        return;
     size_t i, n;
     yyjson_val *m;
     ig_assert(yyjson_arr_size(r->messages) >= 1 && yyjson_is_obj(r->kwargs));
