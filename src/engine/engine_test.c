@@ -185,6 +185,80 @@ TEST(an_end_token_ends_the_request_and_is_counted) {
     ig_engine_stop(engine);
 }
 
+/* A rule: token i only where i % 5 is the number of tokens so far, modulo 5. */
+typedef struct counting {
+    uint32_t mask[(V + 31) / 32];
+    int n, n_done, fails_at;
+} counting;
+
+static const uint32_t *counting_allowed(void *ud, const char **why) {
+    counting *r = ud;
+    *why = "the rule is at its end";
+    memset(r->mask, 0, sizeof r->mask);
+    for (uint32_t i = 0; i < V; i++)
+        if ((int)(i % 5) == r->n % 5) r->mask[i / 32] |= 1u << (i % 32);
+    return r->n == r->fails_at ? NULL : r->mask;
+}
+
+static void counting_take(void *ud, uint32_t token) {
+    counting *r = ud;
+    CHECK((int)(token % 5) == r->n % 5);
+    r->n++;
+}
+
+static void counting_done(void *ud) {
+    ((counting *)ud)->n_done++;
+}
+
+static ig_gen_rule counting_rule(counting *r) {
+    return (ig_gen_rule){.ud = r, .n_tokens = V - 1, .allowed = counting_allowed, .take = counting_take,
+                         .done = counting_done};
+}
+
+static void rule_holds(const ig_fmt *number, double temperature) {
+    ig_engine_config c = fake_config(4, 40);
+    fake_number = number;
+    start(&c, 512);
+    counting alone = {.fails_at = -1}, together = {.fails_at = -1}, broken = {.fails_at = 7};
+    ig_gen_params p = params_of(SOME, 8, 40), free_p = p;
+    p.sampling.temperature = free_p.sampling.temperature = temperature;
+    p.sampling.seed = 7;
+    p.top_logprobs = 2;
+    p.rule = counting_rule(&alone);
+    ig_gen *a = submit(&p);
+    wait_for_end(a);
+    p.rule = counting_rule(&together);
+    ig_gen *b = submit(&p), *other = submit(&free_p);
+    p.rule = counting_rule(&broken);
+    ig_gen *bad = submit(&p);
+    wait_for_end(b), wait_for_end(other), wait_for_end(bad);
+    bool unbound = false; /* the control: without the rule the tokens are others */
+    CHECK(ig_gen_n_tokens(a) == 40 && ig_gen_n_tokens(b) == 40 && ig_gen_n_tokens(other) == 40);
+    for (int i = 0; i < 40; i++) {
+        CHECK((int)(ig_gen_token(a, i) % 5) == i % 5 && ig_gen_token(a, i) == ig_gen_token(b, i));
+        CHECK(ig_gen_token(a, i) < V - 1); /* beyond what the rule knows */
+        unbound = unbound || (int)(ig_gen_token(other, i) % 5) != i % 5;
+    }
+    CHECK(unbound);
+    ig_logprob own;
+    int n_top;
+    bool forbidden = false; /* log-probabilities are those of the model: what was forbidden is among them */
+    for (int i = 0; i < 40; i++) forbidden = forbidden || ig_gen_logprobs(a, i, &own, &n_top)[0].id % 5 != (uint32_t)i % 5;
+    CHECK(forbidden);
+    CHECK(ig_gen_finish(bad) == IG_FINISH_FAILED && strstr(ig_gen_error(bad), "at its end") && ig_gen_n_tokens(bad) == 7);
+    CHECK(alone.n_done == 1 && together.n_done == 1 && broken.n_done == 1);
+    ig_gen_release(a), ig_gen_release(b), ig_gen_release(other), ig_gen_release(bad);
+    ig_engine_stop(engine);
+    fake_number = NULL;
+}
+
+TEST(a_rule_binds_its_request_alone_and_in_company) {
+    rule_holds(NULL, 0.0);
+    rule_holds(NULL, 1.5);
+    rule_holds(ig_fmt_of_gguf(30), 0.0);
+    rule_holds(ig_fmt_of_gguf(30), 1.5);
+}
+
 TEST(the_context_is_a_limit_for_prompts_and_for_tokens) {
     static uint32_t prompt[200];
     ig_engine_config c = fake_config(2, 20);
