@@ -842,7 +842,7 @@ def test_ls_shows_what_is_there_and_forgets_a_damaged_registry(home):
     table = home.run("ls", "START").stdout.splitlines()
     assert len(table) == 2 and table[1].startswith("starter.gguf") and table[1].endswith("yes")
     got = home.run("scan")
-    assert got.stdout == "2 models, 1 run, 1 do not\n" and "org/model does not run" in got.stderr
+    assert got.stdout == "2 models: 1 runs, 1 does not\n" and "org/model does not run" in got.stderr
     assert home.run("show", "org/model").returncode == 6
     assert home.run("show", "star").returncode == 0
 
