@@ -90,7 +90,7 @@ def test_who_waits_too_long_is_told_so_in_both_shapes(start_server):
             lines.append(line)
     except requests.exceptions.ChunkedEncodingError:
         pass  # the connection ends without pretending success
-    (error,) = events("\n".join(lines))
+    *_, error = events("\n".join(lines))
     assert got.status_code == 200 and error["type"] == "error" and error["error"]["type"] == "overloaded_error"
     running.close()
     server.wait_idle()
