@@ -78,14 +78,6 @@ impl Budget {
 thread_local! {
     static BUDGET: Cell<*const Budget> = const { Cell::new(std::ptr::null()) };
     static STACK_TOP: Cell<usize> = const { Cell::new(0) };
-    static METER: Cell<isize> = const { Cell::new(0) };
-}
-
-/// What `f` gives, and by how many bytes this thread's allocations grew meanwhile.
-pub fn metered<T>(f: impl FnOnce() -> T) -> (T, isize) {
-    let before = METER.with(Cell::get);
-    let got = f();
-    (got, METER.with(Cell::get) - before)
 }
 
 fn budget_here() -> *const Budget {
@@ -149,7 +141,6 @@ static ALLOCATOR: Counted = Counted;
 impl Counted {
     /// Counts `n` bytes of this thread. Does not return when it is over its bounds.
     fn charge(n: isize) {
-        let _ = METER.try_with(|m| m.set(m.get().wrapping_add(n)));
         // The thread's closure keeps the budget alive as long as the pointer is set.
         let Some(budget) = (unsafe { budget_here().as_ref() }) else { return };
         let used = budget.used.fetch_add(n, Relaxed) + n;
@@ -271,7 +262,7 @@ impl Borrowed {
 fn spawn(main: Box<dyn FnOnce() + Send>) -> io::Result<libc::pthread_t> {
     extern "C" fn enter(arg: *mut c_void) -> *mut c_void {
         let main = unsafe { Box::from_raw(arg as *mut Box<dyn FnOnce() + Send>) };
-        unsafe { libc::pthread_setname_np(libc::pthread_self(), c"guarded".as_ptr()) };
+        unsafe { libc::pthread_setname_np(libc::pthread_self(), c"template".as_ptr()) };
         main(); // it catches its panics
         std::ptr::null_mut()
     }

@@ -1,17 +1,14 @@
 //! guide: the Rust libraries behind the C program, as C functions. src/text/guide.h is the contract.
 //!
-//! Owns:    compiled chat templates; vocabularies, compiled grammars, and where texts stand in them.
+//! Owns:    compiled chat templates.
 //! Threads: a template is immutable; any number of threads may render it at once. Parsing and rendering
 //!          run on a thread made for the call (guard.rs), because their depth of recursion, their time
-//!          and their memory follow hostile input; so do grammars when they are compiled. A state is used
-//!          by one thread at a time.
+//!          and their memory follow hostile input.
 //! Memory:  Rust's allocator; texts handed out are given back to ig_guide_text_free. No memory is an error, too.
 //! Fails:   every entry point returns a code and a message; a panic is caught and is an error too.
 
-mod grammar;
 mod guard;
 mod python;
-mod schema;
 mod source;
 mod template;
 
@@ -19,7 +16,6 @@ use std::ffi::c_char;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
 
-use grammar::{Grammar, Kind, State, Vocab};
 use template::{Failure, Template};
 
 /// A text owned by the caller, NUL-terminated one past `n`.
@@ -123,120 +119,4 @@ pub unsafe extern "C" fn ig_guide_template_free(t: *const Template) {
         let template = unsafe { Arc::from_raw(t) };
         let _ = catch_unwind(AssertUnwindSafe(|| drop(template)));
     }
-}
-
-/// Numbers of the caller, for the length of the call.
-unsafe fn numbers<'a>(p: *const u32, n: usize) -> &'a [u32] {
-    if n == 0 {
-        return &[];
-    }
-    unsafe { std::slice::from_raw_parts(p, n) }
-}
-
-/// # Safety
-/// `lens` points to `n` numbers, `words` to as many bytes as they add up to, `ends` to `n_ends` numbers; `out`
-/// and `text` to writable places.
-#[no_mangle]
-pub unsafe extern "C" fn ig_guide_vocab_make(
-    out: *mut *const Vocab,
-    lens: *const u32,
-    n: usize,
-    words: *const c_char,
-    ends: *const u32,
-    n_ends: usize,
-    text: *mut Text,
-) -> i32 {
-    let (lens, ends) = unsafe { (numbers(lens, n), numbers(ends, n_ends)) };
-    let words = unsafe { bytes(words, lens.iter().map(|n| *n as usize).sum()) };
-    answer(unsafe { &mut *text }, || {
-        let vocab = Vocab::make(lens, words, ends)?;
-        unsafe { *out = Arc::into_raw(Arc::new(vocab)) };
-        Ok(None)
-    })
-}
-
-/// # Safety
-/// `v` is NULL or comes from ig_guide_vocab_make and is not used again.
-#[no_mangle]
-pub unsafe extern "C" fn ig_guide_vocab_free(v: *const Vocab) {
-    if !v.is_null() {
-        let vocab = unsafe { Arc::from_raw(v) };
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(vocab)));
-    }
-}
-
-/// # Safety
-/// `v` comes from ig_guide_vocab_make, `source` points to `n` bytes, `out` and `text` to writable places.
-#[no_mangle]
-pub unsafe extern "C" fn ig_guide_grammar_make(
-    out: *mut *mut Grammar,
-    v: *const Vocab,
-    kind: i32,
-    source: *const c_char,
-    n: usize,
-    strict: bool,
-    text: *mut Text,
-) -> i32 {
-    let source = unsafe { bytes(source, n) };
-    answer(unsafe { &mut *text }, || {
-        let vocab = unsafe {
-            Arc::increment_strong_count(v);
-            Arc::from_raw(v)
-        };
-        let kind = match kind {
-            0 => Kind::Json,
-            1 => Kind::Regex,
-            _ => Kind::Lark,
-        };
-        let (grammar, ignored) = Grammar::compile(vocab, kind, source, strict)?;
-        unsafe { *out = Box::into_raw(Box::new(grammar)) };
-        Ok(Some(ignored))
-    })
-}
-
-/// # Safety
-/// `g` is NULL or comes from ig_guide_grammar_make and is not used again.
-#[no_mangle]
-pub unsafe extern "C" fn ig_guide_grammar_free(g: *mut Grammar) {
-    if !g.is_null() {
-        let grammar = unsafe { Box::from_raw(g) };
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(grammar)));
-    }
-}
-
-/// # Safety
-/// `g` comes from ig_guide_grammar_make, `out` and `text` point to writable places.
-#[no_mangle]
-pub unsafe extern "C" fn ig_guide_state_make(out: *mut *mut State, g: *const Grammar, text: *mut Text) -> i32 {
-    let grammar = unsafe { &*g };
-    answer(unsafe { &mut *text }, || {
-        unsafe { *out = Box::into_raw(Box::new(grammar.start())) };
-        Ok(None)
-    })
-}
-
-/// # Safety
-/// `s` is NULL or comes from ig_guide_state_make and is not used again.
-#[no_mangle]
-pub unsafe extern "C" fn ig_guide_state_free(s: *mut State) {
-    if !s.is_null() {
-        let state = unsafe { Box::from_raw(s) };
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(state)));
-    }
-}
-
-/// # Safety
-/// `s` comes from ig_guide_state_make and nobody else uses it, `mask` points to `n_words` numbers.
-#[no_mangle]
-pub unsafe extern "C" fn ig_guide_state_mask(s: *mut State, mask: *mut u32, n_words: usize, text: *mut Text) -> i32 {
-    let (state, mask) = unsafe { (&mut *s, std::slice::from_raw_parts_mut(mask, n_words)) };
-    answer(unsafe { &mut *text }, || state.mask(mask).map(|()| None))
-}
-
-/// # Safety
-/// `s` comes from ig_guide_state_make and nobody else uses it, `text` points to a writable place.
-#[no_mangle]
-pub unsafe extern "C" fn ig_guide_state_take(s: *mut State, token: u32, text: *mut Text) -> i32 {
-    let state = unsafe { &mut *s };
-    answer(unsafe { &mut *text }, || state.take(token).map(|()| None))
 }

@@ -69,19 +69,6 @@ typedef enum ig_finish {
 
 typedef enum ig_gen_state { IG_GEN_QUEUED, IG_GEN_PREFILL, IG_GEN_DECODE, IG_GEN_DONE } ig_gen_state;
 
-/* What a request's tokens are held to: a grammar, of which the engine sees what may come next. Where more than
- * one answer is possible the mask changes what is drawn from, and nothing else. All are called on the engine
- * thread, and none allocates. */
-typedef struct ig_gen_rule {
-    void *ud;
-    int n_tokens; /* that it knows; those of the vocabulary beyond are forbidden */
-    /* The tokens that may follow those taken so far: bit i of word i / 32, [n_tokens], valid until the next call. It may wait for what `take` has begun. NULL: it cannot be told, and *why is the reason;
-     * the request then fails. No bit set: the answer ends here. */
-    const uint32_t *(*allowed)(void *ud, const char **why);
-    void (*take)(void *ud, uint32_t token); /* it was made, and another is wanted; does not wait */
-    void (*done)(void *ud); /* the last call, once for each submit that was a success, on any thread */
-} ig_gen_rule;
-
 typedef struct ig_gen_params {
     const uint32_t *prompt; /* [n_prompt], copied */
     int n_prompt;           /* 1 .. context - 1 */
@@ -92,7 +79,6 @@ typedef struct ig_gen_params {
     bool use_prefix_cache;
     bool vector;            /* the prompt's vector instead of tokens (ig_engine_config.pooling); sampling counts for nothing */
     int top_logprobs;       /* -1: none; 0..20: record the sampled token's log-probability and this many */
-    ig_gen_rule rule;       /* allowed NULL: none */
     /* Called on the engine thread after new tokens or the end became visible; must be quick, must not
      * allocate, and must not call back into the engine (the readers below are fine). Not called any more
      * once ig_gen_release has returned. May be NULL (then poll, or ig_gen_wait). */

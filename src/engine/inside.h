@@ -55,15 +55,11 @@ typedef struct ig_sampler {
     uint32_t *rank;         /* [n_vocab] a logit as a number that is smaller the larger the logit is */
     int32_t *id, *some;     /* [n_vocab] tokens that are left, ascending; those of one bin */
     float *x, *weight;      /* [n_vocab] logit - max; e to that. l1: log-probabilities; those that are left */
-    float *prob;            /* [n_vocab] l1: probabilities; l3: a row without what the rule forbids */
-    const uint32_t *allowed; /* of this row: bit i of word i / 32, [n_allowed]; NULL: every token */
-    int n_allowed;
+    float *prob;            /* [n_vocab] l1 only */
     double bin[SELECT_BINS];
 } ig_sampler;
 
 void ig_sampler_lay_out(ig_sampler *s, ig_arena *a); /* n_vocab is set */
-/* Sets to -infinity what s->allowed leaves out. */
-void ig_sample_forbid(const ig_sampler *s, float *x);
 /* Bias and penalties, on the row itself; ids are those of the prompt and of the answer so far. (penalty.c) */
 void ig_sample_penalize(ig_sampler *s, float *logits, const ig_sampling *p, const uint32_t *ids, int n_ids);
 /* The token of one row; step counts the request's tokens from 0. */
@@ -100,7 +96,6 @@ struct ig_gen {
     void *notify_ud;
     uint64_t submit_ns;
     int width;              /* of a vector; 0: tokens are wanted */
-    ig_gen_rule rule;       /* allowed NULL: none */
     float *last_logits;     /* ig_engine_logits: [n_last][n_vocab] of the waiting caller; else NULL */
     int n_last;
 

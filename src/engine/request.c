@@ -59,7 +59,6 @@ ig_gen *ig_gen_make(const ig_gen_params *p, int max_tokens, int n_prompt, int wi
     g->sampling.xtc_special = g->special;
     ig_sample_key(g->key, p->sampling.seed, p->sampling.n_drawn);
     g->use_prefix_cache = p->use_prefix_cache && !width;
-    g->rule = p->rule;
     g->notify = p->notify;
     g->notify_ud = p->notify_ud;
     atomic_init(&g->n_refs, 2); /* the caller's and the engine's */

@@ -1,7 +1,7 @@
 /* sample: from a row of logits to a token.
  *
- * Order:   what changes logits (bias, penalties) acts on the row before it comes here. Then: not finite, what a
- *          rule forbids, dead end, argmax at temperature 0, top_p, min_p, xtc, top_k at temperature 1, the draw from
+ * Order:   what changes logits (bias, penalties) acts on the row before it comes here. Then: not finite, dead
+ *          end, argmax at temperature 0, top_p, min_p, xtc, top_k at temperature 1, the draw from
  *          softmax(logit / temperature) by inverse CDF in f64, ascending ids.
  * Threads: engine thread.
  * Memory:  scratch of n_vocab items, in the plan.
@@ -22,7 +22,7 @@ void ig_sampler_lay_out(ig_sampler *s, ig_arena *a) {
     s->some = ig_arena_take(a, n * sizeof *s->some);
     s->x = ig_arena_take(a, n * sizeof *s->x);
     s->weight = ig_arena_take(a, n * sizeof *s->weight);
-    s->prob = ig_arena_take(a, n * sizeof *s->prob);
+    s->prob = s->round ? ig_arena_take(a, n * sizeof *s->prob) : NULL;
 }
 
 uint32_t ig_sample_rank(float logit) {
@@ -205,23 +205,12 @@ static int draw(ig_sampler *s, int n, float temperature, uint32_t word) {
     return s->id[last];
 }
 
-void ig_sample_forbid(const ig_sampler *s, float *x) {
-    for (int i = 0; s->allowed && i < s->n_vocab; i++)
-        if (i >= s->n_allowed || !(s->allowed[i / 32] >> (i % 32) & 1)) x[i] = -INFINITY;
-}
-
 int ig_sample(ig_sampler *s, const float *logits, const ig_sampling *p, uint32_t step) {
     int best = s->argmax(logits, s->n_vocab), n;
     bool by_p = p->top_p > 0.0 && p->top_p < 1.0, by_min = p->min_p > 0.0, by_xtc = p->xtc_probability > 0.0;
     int n_keep = by_min && p->min_tokens_to_keep > 1 ? p->min_tokens_to_keep : 1;
 
     if (best < 0) return SAMPLE_NOT_FINITE;
-    if (s->allowed) { /* on a copy: log-probabilities are those of the row */
-        memcpy(s->prob, logits, (size_t)s->n_vocab * sizeof *logits);
-        ig_sample_forbid(s, s->prob);
-        logits = s->prob;
-        best = s->argmax(logits, s->n_vocab);
-    }
     float max = logits[best], least = by_min ? (float)ig_math_log((double)(float)p->min_p) : 0.0f;
     if (max == -INFINITY) return SAMPLE_NONE;
     if ((float)p->temperature == 0.0f) return best;

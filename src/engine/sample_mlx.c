@@ -236,13 +236,10 @@ int ig_sample_mlx(ig_sampler *s, const float *logits, const ig_sampling *p, uint
     if (best < 0) return SAMPLE_NOT_FINITE;
     if (logits[best] == -INFINITY) return SAMPLE_NONE;
     log_softmax(s, logits, logits[best]);
-    if (p->temperature == 0.0 && !s->allowed) return s->argmax(s->x, s->n_vocab);
+    if (p->temperature == 0.0) return s->argmax(s->x, s->n_vocab);
 
     float *left = s->weight;
     memcpy(left, s->x, (size_t)s->n_vocab * sizeof *left);
-    ig_sample_forbid(s, left);
-    if (s->allowed && !(largest(left, s->n_vocab) > -INFINITY)) return SAMPLE_NONE;
-    if (p->temperature == 0.0) return s->argmax(left, s->n_vocab);
     if (p->top_p > 0.0 && p->top_p < 1.0) top_p(s, left, (float)p->top_p);
     if (p->min_p > 0.0) min_p(s, left, p->min_p, p->min_tokens_to_keep);
     if (p->xtc_probability > 0.0 && !(uniform(key) > (float)p->xtc_probability)) xtc(s, left, p);

@@ -99,7 +99,6 @@ void ig_sched_finish(ig_engine *e, ig_gen *g, ig_finish how, const char *error) 
     if (how == IG_FINISH_CANCELED) atomic_fetch_add(&c->n_canceled, 1);
     else if (how == IG_FINISH_FAILED) atomic_fetch_add(&c->n_failed, 1);
     else atomic_fetch_add(&c->n_done, 1);
-    if (g->rule.allowed) g->rule.done(g->rule.ud);
     ig_engine_count(e); /* whoever sees the end sees its blocks free */
     atomic_fetch_sub(&e->n_open, 1);
     atomic_store(&g->state, IG_GEN_DONE);

@@ -20,13 +20,6 @@ static bool is_end(const ig_gen *g, uint32_t token) {
 static void emit(ig_engine *e, ig_gen *g, float *logits) {
     ig_sampler *s = &e->sampler;
     int n = atomic_load(&g->n_tokens), token;
-    const char *why = NULL;
-    s->allowed = g->rule.allowed ? g->rule.allowed(g->rule.ud, &why) : NULL;
-    s->n_allowed = g->rule.n_tokens;
-    if (g->rule.allowed && !s->allowed) {
-        ig_sched_finish(e, g, IG_FINISH_FAILED, why);
-        return;
-    }
     ig_sample_penalize(s, logits, &g->sampling, g->ids, g->n_ids);
     if (s->round) token = ig_sample_mlx(s, logits, &g->sampling, g->key);
     else token = ig_sample(s, logits, &g->sampling, (uint32_t)n);
@@ -67,10 +60,7 @@ static void emit(ig_engine *e, ig_gen *g, float *logits) {
     atomic_store_explicit(&g->n_tokens, n + 1, memory_order_release);
     if (is_end(g, (uint32_t)token)) ig_sched_finish(e, g, IG_FINISH_STOP, NULL);
     else if (n + 1 == g->max_tokens) ig_sched_finish(e, g, IG_FINISH_LENGTH, NULL);
-    else {
-        if (g->rule.allowed) g->rule.take(g->rule.ud, (uint32_t)token);
-        ig_gen_tell(g);
-    }
+    else ig_gen_tell(g);
 }
 
 /* Row i of those wanted is one that ig_engine_logits asked for. */
@@ -169,8 +159,6 @@ bool ig_engine_turn(ig_engine *e) {
 static const ig_tier_node nodes[] = {
     {.id = "drive.loop", .does = "token after token, to an end token or a limit", .tier = IG_TIER_L1,
      .oracle = "mlx-lm", .gate = IG_GATE_EXACT, .in = {"on", "on", "on"}, .proof = "tests/parity"},
-    {.id = "drive.rule", .does = "only tokens that a grammar allows are drawn from", .in = {"on", "on", "on"},
-     .when = "response_format"},
     {.id = "drive.stats", .does = "counts and times", .in = {"on", "on", "on"}},
 };
 NODE_EXPORT(step, nodes);

@@ -195,9 +195,6 @@ static bool put_statistics(ig_serve_job *job, ig_buf *out) {
     else
         ok = ok && ig_buf_add_str(out, "null");
     if (job->cancelled) ok = ok && ig_buf_add_str(out, ",\"cancelled\":true");
-    if (job->schema_ignored.n)
-        ok = ok && ig_buf_add_str(out, ",\"schema_ignored\":") &&
-             ig_buf_add(out, job->schema_ignored.p, job->schema_ignored.n);
     return ok && ig_buf_addf(out, ",\"tier\":\"%s\"}", tier_of(job));
 }
 

@@ -73,6 +73,8 @@ static const struct field {
     {"rng", FOR_BOTH, OFF_NEVER, 0},
     {"grammar", FOR_BOTH, OFF_EMPTY, 0},
     {"json_schema", FOR_BOTH, OFF_NEVER, 0},
+    {"guided_json", FOR_BOTH, OFF_NEVER, 0},
+    {"guided_regex", FOR_BOTH, OFF_NEVER, 0},
     {"guided_choice", FOR_BOTH, OFF_NEVER, 0},
     {"guided_grammar", FOR_BOTH, OFF_NEVER, 0},
     {"structured_outputs", FOR_BOTH, OFF_NEVER, 0},
@@ -117,6 +119,17 @@ static bool refuse_unsupported(yyjson_val *root, ig_serve_kind kind, ig_http_err
                                    "best_of is %lld; only 1 is supported", (long long)best_of);
     }
 
+    v = ig_json_get(root, "response_format");
+    if (v) {
+        yyjson_val *type = yyjson_is_obj(v) ? ig_json_get(v, "type") : NULL;
+        if (!yyjson_is_str(type))
+            return ig_serve_refuse(e, "invalid_value", "response_format",
+                                   "response_format must be an object with a type");
+        if (!yyjson_equals_str(type, "text"))
+            return ig_serve_refuse(e, "unsupported_parameter", "response_format",
+                                   "response_format %.40s is not supported; only text is",
+                                   yyjson_get_str(type));
+    }
     v = ig_json_get(root, "modalities");
     if (v) {
         if (!yyjson_is_arr(v))
@@ -300,75 +313,6 @@ static bool parse_logprobs(ig_chat_request *r, yyjson_val *root, ig_http_error *
         return ig_serve_refuse(e, "invalid_value", "top_logprobs", "top_logprobs needs logprobs to be true");
     }
     return true;
-}
-
-/* ---- what the answer has to be ------------------------------------------------------------------------- */
-
-static bool parse_schema_format(ig_serve_format *f, yyjson_val *format, ig_http_error *e) {
-    yyjson_val *about = ig_json_get(format, "json_schema");
-    f->param = "response_format.json_schema";
-    if (!yyjson_is_obj(about))
-        return ig_serve_refuse(e, about ? "invalid_value" : "missing_required_parameter", f->param,
-                               "%s must be an object with a schema", f->param);
-    ig_slice name = {NULL, 0};
-    if (!ig_serve_get_bool(about, "strict", &f->strict, e) || !ig_serve_get_string(about, "name", &name, e))
-        return false;
-    f->schema = yyjson_obj_get(about, "schema"); /* null is no schema */
-    f->param = "response_format.json_schema.schema";
-    if (!f->schema)
-        return ig_serve_refuse(e, "missing_required_parameter", f->param, "%s is missing", f->param);
-    return true;
-}
-
-static bool parse_source_format(ig_serve_format *f, yyjson_val *v, const char *param, ig_http_error *e) {
-    f->param = param;
-    if (!v) return ig_serve_refuse(e, "missing_required_parameter", param, "%s is missing", param);
-    if (!yyjson_is_str(v) || yyjson_get_len(v) == 0)
-        return ig_serve_refuse(e, "invalid_value", param, "%s must be a string that is not empty", param);
-    f->source = (ig_slice){yyjson_get_str(v), yyjson_get_len(v)};
-    return true;
-}
-
-/* response_format, or one of the names that other servers have for it. */
-static bool parse_format(ig_chat_request *r, yyjson_val *root, ig_http_error *e) {
-    ig_serve_format *f = &r->format;
-    yyjson_val *format = ig_json_get(root, "response_format");
-    yyjson_val *json = ig_json_get(root, "guided_json"), *regex = ig_json_get(root, "guided_regex");
-    yyjson_val *type = yyjson_is_obj(format) ? ig_json_get(format, "type") : NULL;
-    f->any = true;
-    if ((format != NULL) + (json != NULL) + (regex != NULL) > 1)
-        return ig_serve_refuse(e, "invalid_value", format ? "response_format" : "guided_json",
-                               "only one of response_format, guided_json and guided_regex can be given");
-    if (json || regex) f->any = false;
-    if (json) {
-        f->schema = json;
-        f->param = "guided_json";
-        return true;
-    }
-    if (regex) {
-        f->kind = IG_GRAMMAR_REGEX;
-        return parse_source_format(f, regex, "guided_regex", e);
-    }
-    if (!format) return true;
-    if (!yyjson_is_str(type))
-        return ig_serve_refuse(e, "invalid_value", "response_format",
-                               "response_format must be an object with a type");
-    if (yyjson_equals_str(type, "text")) return true;
-    f->any = false;
-    f->param = "response_format";
-    if (yyjson_equals_str(type, "json_object")) return true;
-    if (yyjson_equals_str(type, "json_schema")) return parse_schema_format(f, format, e);
-    if (yyjson_equals_str(type, "regex")) {
-        f->kind = IG_GRAMMAR_REGEX;
-        return parse_source_format(f, ig_json_get(format, "regex"), "response_format.regex", e);
-    }
-    if (yyjson_equals_str(type, "lark")) {
-        f->kind = IG_GRAMMAR_LARK;
-        return parse_source_format(f, ig_json_get(format, "lark"), "response_format.lark", e);
-    }
-    return ig_serve_refuse(e, "invalid_value", "response_format",
-                           "response_format %.40s is none of text, json_object, json_schema, regex and lark",
-                           yyjson_get_str(type));
 }
 
 /* ---- messages ------------------------------------------------------------------------------------------ */
@@ -752,8 +696,7 @@ bool ig_serve_request_parse(ig_chat_request *r, ig_serve_kind kind, const char *
     }
 
     if (!ig_serve_get_string(root, "model", &r->model, e) || !refuse_unsupported(root, kind, e) ||
-        !parse_sampling(r, root, d, e) || !parse_stops(r, root, e) || !parse_logprobs(r, root, e) ||
-        !parse_format(r, root, e))
+        !parse_sampling(r, root, d, e) || !parse_stops(r, root, e) || !parse_logprobs(r, root, e))
         return false;
     yyjson_val *options = ig_json_get(root, "stream_options");
     if (options && !yyjson_is_obj(options))

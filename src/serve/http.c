@@ -448,7 +448,6 @@ static void make_fingerprint(ig_serve *s) {
 
 static void release_all(ig_serve *s) {
     ig_serve_prep_stop(s->prep);
-    ig_grammars_release(s->grammars);
     ig_serve_watch_stop(s->watch);
     if (s->free_slots) ig_queue_free(s->free_slots);
     free(s->conns);
@@ -511,7 +510,6 @@ ig_status ig_serve_start(ig_serve **out, const ig_serve_config *config, ig_engin
     if ((st = listen_on(config, &fd, &s->port, err)) != IG_OK) goto fail;
     if ((st = make_table(s, err)) != IG_OK) goto fail;
     if ((st = ig_serve_watch_start(&s->watch, s, err)) != IG_OK) goto fail;
-    if ((st = ig_grammars_make(&s->grammars, t, err)) != IG_OK) goto fail;
     if ((st = ig_serve_prep_start(&s->prep, s, s->n_conns, err)) != IG_OK) goto fail;
     s->daemon = MHD_start_daemon(
         MHD_USE_EPOLL | MHD_USE_INTERNAL_POLLING_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0,

@@ -74,16 +74,6 @@ typedef enum ig_serve_logprobs {
     IG_SERVE_LOGPROBS_LEGACY
 } ig_serve_logprobs;
 
-/* What an answer has to be. */
-typedef struct ig_serve_format {
-    bool any; /* a text: nothing is asked of it */
-    ig_grammar_kind kind;
-    yyjson_val *schema; /* NULL of a JSON schema: any object */
-    ig_slice source;    /* of a regex or a Lark grammar */
-    bool strict;
-    const char *param;  /* the member that an error names */
-} ig_serve_format;
-
 typedef struct ig_chat_request {
     ig_serve_kind kind;
     yyjson_doc *doc;      /* the body; slices below point into it */
@@ -106,8 +96,6 @@ typedef struct ig_chat_request {
 
     int n_prompts; /* completions: strings, or arrays of token ids */
     yyjson_val *prompts[IG_SERVE_CHOICES_MAX];
-
-    ig_serve_format format;
 
     ig_slice text; /* tokenize */
     bool add_special, parse_special, with_pieces;
@@ -170,7 +158,6 @@ typedef struct ig_serve_job {
     int stop_ids[IG_SERVE_STOPS_MAX]; /* token of which stops[i] is the text, or -1 */
     ig_buf reply;                     /* of the helper routes: ready JSON */
     ig_serve_embed *embed;            /* of /v1/embeddings, whose reply grows */
-    ig_buf schema_ignored;            /* a JSON list; empty: no schema was given */
     int n_choices;
     ig_serve_choice choices[IG_SERVE_CHOICES_MAX];
 
@@ -406,7 +393,6 @@ struct ig_serve {
     ig_engine *engine;
     const ig_tokenizer *tokenizer;
     const ig_template *template;
-    ig_grammars *grammars;
     struct MHD_Daemon *daemon;
     int port;
     char fingerprint[24];

@@ -174,32 +174,7 @@ int ig_serve_retry_after_s(ig_serve *s) {
     return whole > 600 ? 600 : (int)whole;
 }
 
-/* *out stays NULL when any text will do. Whoever wants an answer of another shape than the request says, a tool
- * call, compiles its own here and gives it to submit. */
-static bool make_grammar(ig_serve_job *job, ig_grammar **out) {
-    const ig_serve_format *f = &job->req.format;
-    ig_slice source = f->source;
-    char *schema = NULL;
-    ig_err err = {0};
-    if (f->any) return true;
-    if (f->kind == IG_GRAMMAR_JSON_SCHEMA) {
-        size_t n = 0;
-        if (f->schema && !(schema = yyjson_val_write(f->schema, YYJSON_WRITE_ALLOW_INVALID_UNICODE, &n)))
-            return ig_serve_refuse(&job->error, "server_error", NULL, "no memory for this request");
-        source = schema ? (ig_slice){schema, n} : ig_slice_of("{\"type\":\"object\"}");
-    }
-    ig_status st = ig_grammar_make(out, job->s->grammars, f->kind, source, f->strict,
-                                   f->schema ? &job->schema_ignored : NULL, &err);
-    free(schema);
-    if (st == IG_OK) return true;
-    return ig_serve_refuse(&job->error,
-                           st == IG_EINVAL   ? "invalid_schema"
-                           : st == IG_ELIMIT ? "schema_too_complex"
-                                             : "overloaded",
-                           f->param, "%s: %.400s", f->param, err.msg);
-}
-
-static bool submit(ig_serve_conn *c, ig_serve_job *job, int index, const ig_tokens *prompt, ig_grammar *grammar) {
+static bool submit(ig_serve_conn *c, ig_serve_job *job, int index, const ig_tokens *prompt) {
     ig_serve *s = job->s;
     ig_chat_request *r = &job->req;
     ig_serve_choice *choice = &job->choices[index];
@@ -242,18 +217,8 @@ static bool submit(ig_serve_conn *c, ig_serve_job *job, int index, const ig_toke
     choice->detok = ig_detok_init(s->tokenizer);
     if (r->n_stops && ig_stop_make(&choice->stop, r->stops, r->n_stops, &err) != IG_OK)
         return ig_serve_refuse(&job->error, "invalid_value", "stop", "%.400s", err.msg);
-    ig_guided *guided = NULL;
-    if (grammar && ig_guided_make(&guided, grammar, &err) != IG_OK)
-        return ig_serve_refuse(&job->error, "overloaded", r->format.param, "%.400s", err.msg);
-    if (guided)
-        params.rule = (ig_gen_rule){.ud = guided,
-                                    .n_tokens = ig_guided_n_tokens(guided),
-                                    .allowed = ig_guided_allowed,
-                                    .take = ig_guided_take,
-                                    .done = ig_guided_done};
     ig_status st = ig_engine_submit(s->engine, &params, &choice->gen, &err);
     if (st == IG_OK) return true;
-    if (guided) ig_guided_done(guided);
     choice->gen = NULL;
     if (st == IG_EINVAL) return ig_serve_refuse(&job->error, "invalid_value", NULL, "%.400s", err.msg);
     int wait_s = ig_serve_retry_after_s(s);
@@ -273,16 +238,13 @@ static bool start(ig_serve_prep *p, ig_serve_conn *c, ig_serve_job *job) {
         job->stop_ids[i] = id == IG_TOKEN_NONE ? -1 : (int)id;
     }
     int n = job->kind == IG_SERVE_COMPLETION ? r->n_prompts : 1;
-    ig_grammar *grammar = NULL;
-    bool ok = make_grammar(job, &grammar);
-    for (int i = 0; ok && i < n; i++) {
+    for (int i = 0; i < n; i++) {
         ig_tokens prompt = {0};
-        ok = !(atomic_load(&c->flags) & IG_CONN_GONE) && /* nobody waits for the rest of them */
-             prompt_tokens(p, job, i, &prompt) && submit(c, job, i, &prompt, grammar);
+        if (atomic_load(&c->flags) & IG_CONN_GONE) return false; /* nobody waits for the rest of them */
+        bool ok = prompt_tokens(p, job, i, &prompt) && submit(c, job, i, &prompt);
         ig_tokens_free(&prompt);
+        if (!ok) return false; /* those that were submitted are cancelled with the job */
     }
-    ig_grammar_free(grammar);
-    if (!ok) return false; /* those that were submitted are cancelled with the job */
     job->n_choices = n;
     job->submitted_ns = ig_clock_ns();
     ig_serve_log_accepted(c, job);

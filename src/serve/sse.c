@@ -23,7 +23,6 @@ ig_serve_job *ig_serve_job_make(ig_serve *s, ig_serve_kind kind) {
     job->started_ns = ig_clock_ns();
     job->body = ig_buf_init(s->config.body_max_bytes);
     job->reply = ig_buf_init(TEXT_MAX_BYTES);
-    job->schema_ignored = ig_buf_init(1 << 20);
     job->out = ig_buf_init(OUT_MAX_BYTES);
     job->scratch = ig_buf_init(OUT_MAX_BYTES);
     job->piece = ig_buf_init(OUT_MAX_BYTES);
@@ -63,7 +62,6 @@ void ig_serve_job_free(ig_serve_job *job) {
     ig_serve_request_clear(&job->req);
     ig_buf_free(&job->body);
     ig_buf_free(&job->reply);
-    ig_buf_free(&job->schema_ignored);
     ig_buf_free(&job->out);
     ig_buf_free(&job->scratch);
     ig_buf_free(&job->piece);

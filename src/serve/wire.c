@@ -21,8 +21,6 @@ static const struct {
     {"unsupported_parameter", 400, "invalid_request_error"},
     {"empty_prompt", 400, "invalid_request_error"},
     {"template_error", 400, "invalid_request_error"},
-    {"invalid_schema", 400, "invalid_request_error"},
-    {"schema_too_complex", 400, "invalid_request_error"},
     {"adapter_not_found", 400, "invalid_request_error"},
     {"vision_not_supported", 400, "invalid_request_error"},
     {"context_length_exceeded", 400, "invalid_request_error"},

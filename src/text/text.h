@@ -1,6 +1,6 @@
 /* text: between characters and token ids.
  *
- * Owns:    tokenizers, chat templates, incremental decoders, stop-string matchers, grammars.
+ * Owns:    tokenizers, chat templates, incremental decoders, stop-string matchers.
  * Takes:   metadata of an open ig_gguf, user text (hostile), messages as JSON.
  * Gives:   token ids, UTF-8 that never holds half a character.
  * Threads: a tokenizer and a template are read-only after they were made; each thread that encodes or
@@ -158,33 +158,5 @@ ig_status ig_chat_probe(const ig_template *tpl, const ig_tokenizer *t, bool *sho
 /* Render, then encode. No BOS is added: a template writes it where the model wants one. */
 ig_status ig_chat_encode(const ig_template *tpl, const ig_tokenizer *t, ig_tokenizer_scratch *s,
                          const ig_chat_input *in, ig_tokens *out, ig_err *err);
-
-/* ---- grammar.c: a text that has to be of a grammar ---------------------------------------------------- */
-
-typedef struct ig_grammars ig_grammars; /* of one tokenizer: its tokens, and a thread that finds masks */
-typedef struct ig_grammar ig_grammar;   /* compiled */
-typedef struct ig_guided ig_guided;     /* one text, and where it stands in its grammar */
-typedef enum ig_grammar_kind { IG_GRAMMAR_JSON_SCHEMA, IG_GRAMMAR_REGEX, IG_GRAMMAR_LARK } ig_grammar_kind;
-
-/* The tokenizer's tokens are taken in with the first grammar (for 262144 of them: a second and 120 MB) and copied
- * then: it must live until ig_grammars_release, and not longer. */
-ig_status ig_grammars_make(ig_grammars **out, const ig_tokenizer *t, ig_err *err);
-void ig_grammars_release(ig_grammars *gs); /* the thread goes with the last text; NULL is fine */
-
-/* A schema (strict or not, see docs/http-api.md), a regex or a Lark grammar. Bounded in size, steps, memory and
- * processor time. IG_EINVAL: what is wrong, for a schema with the pointer to it; IG_ELIMIT: a bound; IG_EBUSY: no
- * memory now. *ignored (may be NULL): a JSON list of pointers to what a schema asks in vain. */
-ig_status ig_grammar_make(ig_grammar **out, ig_grammars *gs, ig_grammar_kind kind, ig_slice source, bool strict,
-                          ig_buf *ignored, ig_err *err);
-void ig_grammar_free(ig_grammar *g); /* its texts live on; NULL is fine */
-
-/* The beginning of a text. Its first mask is begun at once. */
-ig_status ig_guided_make(ig_guided **out, ig_grammar *g, ig_err *err);
-int ig_guided_n_tokens(const ig_guided *g); /* bits of a mask */
-/* These three fit an ig_gen_rule: the mask is found while somebody else computes. End tokens are in it where the
- * text may end. No call allocates; `done` gives the text to the thread that frees it. */
-const uint32_t *ig_guided_allowed(void *guided, const char **why);
-void ig_guided_take(void *guided, uint32_t token);
-void ig_guided_done(void *guided);
 
 #endif

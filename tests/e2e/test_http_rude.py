@@ -134,7 +134,7 @@ def test_a_hundred_pipelined_requests_are_answered(tiny, canary):
 VALUES = [("n", -1), ("n", 2), ("frequency_penalty", 3), ("presence_penalty", -2.5), ("xtc_threshold", 0.6), ("max_tokens", 2**63), ("max_tokens", -2**63),
           ("max_completion_tokens", 0), ("temperature", None), ("top_p", -0.1), ("top_k", -2), ("seed", 1.5), ("stop", [[]]), ("stop", {}),
           ("stop", [""] * 17), ("stop", ["a", 1]), ("logprobs", "yes"), ("top_logprobs", 21), ("stream_options", []),
-          ("chat_template_kwargs", []), ("response_format", {"type": "yaml"}), ("tool_choice", "required"), ("functions", [{}]),
+          ("chat_template_kwargs", []), ("response_format", {"type": "json_object"}), ("tool_choice", "required"), ("functions", [{}]),
           ("chat_template", "{{ 1 }}"), ("messages", [{"role": "nobody", "content": "a"}]), ("messages", [{"content": "a"}]),
           ("messages", [{"role": "user"}]), ("messages", [{"role": "user", "content": 5}]), ("messages", [{"role": "user", "content": [5]}])]
 
