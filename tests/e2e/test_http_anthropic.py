@@ -98,15 +98,25 @@ def test_who_waits_too_long_is_told_so_in_both_shapes(start_server):
 
 # ---- the official package
 
-def client_of(server, key="none"):
-    return anthropic.Anthropic(base_url=server.url, api_key=key, max_retries=0, timeout=60)
+@pytest.fixture
+def client_of():
+    """f(server, key) -> a client, whose connections end with the test."""
+    made = []
+
+    def get(server, key="none"):
+        made.append(anthropic.Anthropic(base_url=server.url, api_key=key, max_retries=0, timeout=60))
+        return made[-1]
+
+    yield get
+    for client in made:
+        client.close()
 
 
 SAID = {"model": "local", "messages": USER, "max_tokens": 16, "system": [{"type": "text", "text": "Be brief."}],
         "metadata": {"user_id": "u"}, "extra_body": {"seed": 7, "temperature": 0.8}}
 
 
-def test_the_package_reads_whole_and_streamed_messages(server):
+def test_the_package_reads_whole_and_streamed_messages(server, client_of):
     client = client_of(server)
     whole = client.messages.create(**SAID)
     with client.messages.stream(**SAID) as stream:
@@ -121,7 +131,7 @@ def test_the_package_reads_whole_and_streamed_messages(server):
     assert final.usage.cache_read_input_tokens > 0  # the same prompt was computed a moment ago
 
 
-def test_the_package_raises_its_own_errors(server, start_server):
+def test_the_package_raises_its_own_errors(server, start_server, client_of):
     with pytest.raises(anthropic.BadRequestError) as e:
         client_of(server).messages.create(**{**SAID, "max_tokens": 0})
     assert e.value.body["error"]["type"] == "invalid_request_error" and "max_tokens" in e.value.body["error"]["message"]
