@@ -21,20 +21,6 @@ static float lowest(type t) {
     return t == IG_KV_AFFINE_BF16 ? -0x1.fep127f : -65504.0f;
 }
 
-float ig_exp_affine(float x) {
-    static const float c[] = {1.339887440266574e-3f, 9.618437357674640e-3f, 5.550332471162809e-2f,
-                              2.402264791363012e-1f, 6.931472028550421e-1f, 1.0f};
-    if (x != x) return x;
-    if (x > 88.0f) return INFINITY;
-    if (x < -88.0f) return 0.0f;
-    float t = x * 1.442695f, i = (float)floor((double)t + 0.5), f = t - i, p = 1.535336188319500e-4f;
-    for (size_t k = 0; k < sizeof c / sizeof *c; k++) p = fmaf(p, f, c[k]);
-    uint32_t u = (uint32_t)((int32_t)i + 127) << 23; /* 0 for 2^-127: what is that small is 0 */
-    float two;
-    memcpy(&two, &u, sizeof two);
-    return two * p;
-}
-
 /* ---- rows ------------------------------------------------------------------------------------------- */
 
 static void put_code(uint8_t *code, int bits, int i, int value) {
@@ -125,7 +111,7 @@ void ig_attention_affine(const ig_attention_affine_args *a) {
     float *s = a->scratch, *x = s + a->n_keys;
     for (int i = 0; i < a->n_q; i++) {
         float top = scores(a, i, 0, a->n_keys, s, x), sum = 0.0f;
-        for (int j = 0; j < a->n_keys; j++) sum = sum + (s[j] = ig_exp_affine(s[j] - top));
+        for (int j = 0; j < a->n_keys; j++) sum = sum + (s[j] = ig_mlx_exp(s[j] - top));
         float inv = 1.0f / sum;
         for (int j = 0; j < a->n_keys; j++) s[j] = r(a->fmt->type, s[j] * inv);
         mix(a, 0, a->n_keys, s, a->out + (size_t)i * a->out_row, x);
@@ -140,11 +126,11 @@ static void one_tiled(const ig_attention_affine_args *a, int i, float *out) {
         int n = a->n_keys - at < IG_KV_AFFINE_TILE ? a->n_keys - at : IG_KV_AFFINE_TILE;
         float top = scores(a, i, at, n, s, x), sum = 0.0f;
         if (at > 0 && m > top) top = m;
-        for (int j = 0; j < n; j++) sum = sum + (s[j] = r(t, ig_exp_affine(r(t, s[j] - top))));
+        for (int j = 0; j < n; j++) sum = sum + (s[j] = r(t, ig_mlx_exp(r(t, s[j] - top))));
         sum = r(t, sum);
         mix(a, at, n, s, at == 0 ? out : o, x);
         if (at > 0) {
-            float f = r(t, ig_exp_affine(r(t, m - top)));
+            float f = r(t, ig_mlx_exp(r(t, m - top)));
             sum = r(t, r(t, f * l) + sum);
             for (int d = 0; d < n_d; d++) out[d] = r(t, r(t, out[d] * f) + o[d]);
         }

@@ -56,7 +56,5 @@ static inline size_t ig_attention_affine_floats(int n_keys, int head_dim) {
 }
 void ig_attention_affine(const ig_attention_affine_args *a);       /* at once */
 void ig_attention_affine_tiled(const ig_attention_affine_args *a); /* in tiles */
-/* The exponential of both: 2^i times a polynomial; 0 below -88, infinite above 88, NaN stays NaN. */
-float ig_exp_affine(float x);
 
 #endif
